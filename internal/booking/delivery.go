@@ -1,0 +1,48 @@
+package booking
+
+import (
+	"errors"
+	"time"
+)
+
+// Delivery is one message handed out by the queue. Its visibility time-out
+// runs from when it was received.
+type Delivery struct {
+	// Receipt is what Delete and Delay want; good for this delivery only.
+	Receipt string
+	// Group is the message group; within one, messages come in order and only
+	// one delivery's messages are out at a time.
+	Group string
+	// DedupID is the deduplication id it was sent with.
+	DedupID string
+	// Body is the message as it was sent.
+	Body []byte
+	// Receives counts deliveries of this message, this one included.
+	Receives int
+	// SentAt is when the queue accepted it.
+	SentAt time.Time
+}
+
+// QueueStats is what an operator wants to know of the queue.
+type QueueStats struct {
+	Waiting  int // may be received now, or when their group is free
+	InFlight int // received, not deleted, visibility time-out running
+	Dead     int // in the dead-letter queue
+	// OldestAge is the age of the oldest message that is not deleted; 0 when
+	// there is none.
+	OldestAge time.Duration
+}
+
+// ErrUnreadable marks a record or message that is there but cannot be read. A
+// scan that meets one reports it and goes on.
+var ErrUnreadable = errors.New("stored item cannot be read")
+
+// Mail is the confirmation of a paid booking. The address is in no other
+// shape.
+type Mail struct {
+	To         string
+	Sale       string // the sale's name
+	LevelName  string
+	BookingURL string
+	Record     Record
+}

@@ -1,0 +1,92 @@
+package booking
+
+import (
+	"errors"
+	"time"
+)
+
+// Outcomes a booking request can meet. httpapi has one table that turns each
+// into a status and a slug; anything else is an opaque 500.
+var (
+	ErrInvalidRequest       = errors.New("request is malformed")
+	ErrInvalidLevel         = errors.New("level is unknown")
+	ErrInvalidCode          = errors.New("candidate code is not on the list")
+	ErrEmailMismatch        = errors.New("e-mail is not the one on file")
+	ErrDuplicate            = errors.New("candidate already has a seat")
+	ErrLevelFull            = errors.New("level is full")
+	ErrSoldOut              = errors.New("no seat is left")
+	ErrNotOpen              = errors.New("booking is not open")
+	ErrTryAgain             = errors.New("no answer can be given now")
+	ErrPaymentUnavailable   = errors.New("the payment could not be created")
+	ErrIdempotencyMismatch  = errors.New("idempotency key was used with another body")
+	ErrBodyTooLarge         = errors.New("request body is too large")
+	ErrUnsupportedMediaType = errors.New("content type is not supported")
+	ErrNotFound             = errors.New("not found")
+	ErrMethodNotAllowed     = errors.New("method is not allowed")
+)
+
+// Outcomes lists every sentinel a request can end with, for the test that
+// holds httpapi's table complete.
+func Outcomes() []error {
+	return []error{
+		ErrInvalidRequest, ErrInvalidLevel, ErrInvalidCode, ErrEmailMismatch, ErrDuplicate,
+		ErrLevelFull, ErrSoldOut, ErrNotOpen, ErrTryAgain, ErrPaymentUnavailable,
+		ErrIdempotencyMismatch, ErrBodyTooLarge, ErrUnsupportedMediaType, ErrNotFound,
+		ErrMethodNotAllowed,
+	}
+}
+
+// Acknowledged answers of the seat ledger's scripts, other than success. A
+// caller that gets one of these may rest an effect on it; an answer that was
+// not acknowledged is ErrNotAcknowledged and says nothing.
+var (
+	ErrNotOwner       = errors.New("attempt does not own the seat")
+	ErrHasPayment     = errors.New("seat already has a payment")
+	ErrAlreadyPaid    = errors.New("seat is paid")
+	ErrPaying         = errors.New("an execute call may be in flight")
+	ErrRefused        = errors.New("payment was refused")
+	ErrDeadlinePassed = errors.New("time to pay is over")
+	ErrTooEarly       = errors.New("time to pay is not over")
+	ErrTakenOver      = errors.New("reconciler has taken the payment over")
+	ErrNoPayment      = errors.New("seat has no payment")
+	ErrSecondPayment  = errors.New("seat is paid by another payment")
+)
+
+// States in which the ledger gives no answer to rest on.
+var (
+	// ErrNotAcknowledged: too few replicas confirmed the step in time. Nothing
+	// outside Redis may rest on it; the next signal or sweep repeats it.
+	ErrNotAcknowledged = errors.New("not acknowledged by the replicas")
+	// ErrLedgerUnknown: this Redis has no epoch. It is empty and decides nothing.
+	ErrLedgerUnknown = errors.New("seat ledger has no epoch: run the sale's rebuild, or apply a first sale")
+	// ErrLedgerDamaged: a counter or a row is missing or not what it must be.
+	ErrLedgerDamaged = errors.New("seat ledger is damaged: run the audit")
+)
+
+// NotOpenError is ErrNotOpen with the scheduled opening.
+type NotOpenError struct {
+	// OpensAt is zero when no opening is scheduled.
+	OpensAt time.Time
+}
+
+func (e *NotOpenError) Error() string { return ErrNotOpen.Error() }
+
+// Unwrap makes errors.Is(err, ErrNotOpen) hold.
+func (e *NotOpenError) Unwrap() error { return ErrNotOpen }
+
+// DuplicateError is ErrDuplicate with what the candidate may be told of the
+// seat they have.
+type DuplicateError struct {
+	Row Row
+	// Now is the ledger's clock when it answered.
+	Now time.Time
+	// PaymentURL is set while the hold can be paid.
+	PaymentURL string
+	// BookingURL is set while the hold can be paid.
+	BookingURL string
+}
+
+func (e *DuplicateError) Error() string { return ErrDuplicate.Error() }
+
+// Unwrap makes errors.Is(err, ErrDuplicate) hold.
+func (e *DuplicateError) Unwrap() error { return ErrDuplicate }

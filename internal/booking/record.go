@@ -1,0 +1,117 @@
+package booking
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// RecordVersion is the version written into every record and queue message.
+const RecordVersion = 1
+
+// RecordState is where an attempt's record in the booking store stands.
+type RecordState string
+
+// The states of a record. HELD becomes PAID or RELEASED; RELEASED becomes PAID
+// only because the ledger, acknowledged, has said paid.
+const (
+	StateHeld     RecordState = "HELD"
+	StatePaid     RecordState = "PAID"
+	StateReleased RecordState = "RELEASED"
+)
+
+var stateMoves = map[RecordState][]RecordState{
+	"":            {StateHeld, StatePaid},
+	StateHeld:     {StatePaid, StateReleased},
+	StateReleased: {StatePaid},
+	StatePaid:     {},
+}
+
+// CanMove tells whether a record may go from one state to the other. The empty
+// state stands for "no record".
+func (s RecordState) CanMove(to RecordState) bool {
+	for _, q := range stateMoves[s] {
+		if q == to {
+			return true
+		}
+	}
+	return false
+}
+
+// MailState says what is known of a paid booking's mail.
+type MailState string
+
+// The states of a booking's mail.
+const (
+	MailNone MailState = ""     // not owed: the booking is not paid
+	MailDue  MailState = "due"  // owed, perhaps being sent under a claim
+	MailSent MailState = "sent" // handed to the mail provider
+)
+
+// Record is one attempt in the booking store, and, in state HELD, the queue's
+// message. The JSON names and their meaning are docs/shapes.md.
+type Record struct {
+	Version       int         `json:"v"`
+	CandidateHash string      `json:"candidate_hash"`
+	Attempt       string      `json:"attempt"`
+	Epoch         string      `json:"epoch"`
+	Code          string      `json:"code"`
+	Level         string      `json:"level"`
+	Amount        Money       `json:"amount"`
+	Currency      string      `json:"currency"`
+	PaymentID     string      `json:"payment_id"`
+	PaymentURL    string      `json:"payment_url,omitempty"`
+	Signature     string      `json:"signature,omitempty"`
+	Invoice       string      `json:"invoice"`
+	State         RecordState `json:"state"`
+	AdmittedAt    time.Time   `json:"admitted_at"`
+	Deadline      time.Time   `json:"deadline"`
+	PaidAt        time.Time   `json:"paid_at,omitzero"`
+	Transaction   string      `json:"transaction,omitempty"`
+	Reason        string      `json:"reason,omitempty"`
+	Mail          MailState   `json:"mail,omitempty"`
+	// MailClaim and MailClaimUntil are the lease of the sender at work.
+	MailClaim      string    `json:"mail_claim,omitempty"`
+	MailClaimUntil time.Time `json:"mail_claim_until,omitzero"`
+	// TTL is when housekeeping may delete the record; zero means never.
+	TTL time.Time `json:"ttl,omitzero"`
+}
+
+// Validate tells whether the record can be one of ours; it says why not.
+func (r Record) Validate() error {
+	switch {
+	case r.Version != RecordVersion:
+		return fmt.Errorf("record version %d: this program reads version %d", r.Version, RecordVersion)
+	case r.CandidateHash != CandidateHash(r.Code):
+		return errors.New("record: candidate_hash is not the hash of code")
+	case AttemptEpoch(r.Attempt) == "" || AttemptEpoch(r.Attempt) != r.Epoch:
+		return errors.New("record: attempt and epoch do not belong together")
+	case r.Invoice != Invoice(r.CandidateHash, r.Attempt):
+		return errors.New("record: invoice does not belong to the attempt")
+	case r.PaymentID == "":
+		return errors.New("record: payment_id is missing")
+	case r.Level == "" || r.Amount <= 0 || r.Currency == "":
+		return errors.New("record: level, amount or currency is missing")
+	case r.AdmittedAt.IsZero() || r.Deadline.IsZero():
+		return errors.New("record: admitted_at or deadline is missing")
+	case r.State != StateHeld && r.State != StatePaid && r.State != StateReleased:
+		return fmt.Errorf("record: state %q is unknown", r.State)
+	}
+	return nil
+}
+
+// HeldTTL is when a HELD record may be deleted: a week after its deadline,
+// which is more than a day past anything that could still matter (the gateway
+// executes a payment within 24 h, notifications are open for days).
+func HeldTTL(deadline time.Time) time.Time { return deadline.Add(7 * 24 * time.Hour).UTC() }
+
+// ReleasedTTL is when a RELEASED record may be deleted: 30 days after release.
+func ReleasedTTL(released time.Time) time.Time { return released.Add(30 * 24 * time.Hour).UTC() }
+
+// Paid is the fact that moves a record to PAID: the ledger, acknowledged, has
+// said that this payment paid for this attempt.
+type Paid struct {
+	Record      Record // as HELD; put as PAID if the store has none
+	Transaction string
+	PaidAt      time.Time
+}
