@@ -52,6 +52,35 @@ var (
 	ErrSecondPayment  = errors.New("seat is paid by another payment")
 )
 
+// ErrWouldAdmit is the answer of a check that takes nothing: a seat is free for
+// this candidate.
+var ErrWouldAdmit = errors.New("a seat would be admitted")
+
+// LedgerAnswered tells whether an error is an acknowledged answer of the seat
+// ledger, on which an effect may rest, and not the lack of one.
+func LedgerAnswered(err error) bool {
+	for _, a := range []error{
+		ErrNotOwner, ErrHasPayment, ErrAlreadyPaid, ErrPaying, ErrRefused, ErrDeadlinePassed,
+		ErrTooEarly, ErrTakenOver, ErrNoPayment, ErrSecondPayment,
+	} {
+		if errors.Is(err, a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Refusals to put a sale into force.
+var (
+	// ErrCapBelowAdmitted: a cap would be below what is admitted.
+	ErrCapBelowAdmitted = errors.New("cap is below the seats already admitted")
+	// ErrLevelHasSeats: a level that has seats would go.
+	ErrLevelHasSeats = errors.New("level has admitted seats and cannot be removed")
+)
+
+// ErrNothingToPublish says that status.json is current, or that its throttle runs.
+var ErrNothingToPublish = errors.New("nothing to publish")
+
 // States in which the ledger gives no answer to rest on.
 var (
 	// ErrNotAcknowledged: too few replicas confirmed the step in time. Nothing

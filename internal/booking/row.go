@@ -77,6 +77,9 @@ type Row struct {
 	Owner     string `json:"owner,omitempty"`
 	Ends      int64  `json:"ends,omitempty"`
 	TakenOver bool   `json:"taken_over,omitempty"`
+	// EndedBy is the token whose end-pay left the row refused or held, so that a
+	// repeat finds its own effect.
+	EndedBy string `json:"ended_by,omitempty"`
 	// Transaction is the gateway's transaction id of a paid row.
 	Transaction string `json:"transaction,omitempty"`
 	// PaidAt is when the ledger first said paid, Unix ms.
@@ -101,7 +104,6 @@ type RefusedAttempt struct {
 	Attempt    string `json:"attempt"`
 	Payment    string `json:"payment"`
 	AdmittedAt int64  `json:"admitted_at"`
-	Amount     Money  `json:"amount"`
 }
 
 // Live tells whether the row's payment may still be started at that time.

@@ -1,0 +1,42 @@
+package booking
+
+import "time"
+
+// Held is the answer to an admitted request: a seat, and where to pay for it.
+type Held struct {
+	PaymentID   string
+	PaymentURL  string
+	BookingURL  string
+	Level       string
+	Attempt     string
+	ExpiresAt   time.Time
+	SecondsLeft int
+}
+
+// ViewState is what a candidate is told of their own booking.
+type ViewState string
+
+// What a booking can be to its candidate.
+const (
+	ViewHeld      ViewState = "held"
+	ViewPaying    ViewState = "paying"
+	ViewRefused   ViewState = "refused"
+	ViewPaid      ViewState = "paid"
+	ViewReleased  ViewState = "released"
+	ViewRefundDue ViewState = "refund_due"
+)
+
+// View is a booking as its candidate sees it.
+type View struct {
+	State       ViewState
+	Level       string
+	SecondsLeft int
+	// PaymentURL is set while it can be paid.
+	PaymentURL string
+}
+
+// SecondsLeft is the whole seconds from now to a deadline in Unix ms; never
+// negative.
+func SecondsLeft(deadline int64, now time.Time) int {
+	return int(max(0, deadline-now.UnixMilli()) / 1000)
+}
