@@ -1,0 +1,646 @@
+// Package admission is the seat ledger in Redis: it runs the scripts of
+// scripts/lua and turns their words into the domain's outcomes.
+//
+// It fails closed. A result counts only after enough replicas acknowledged it
+// by WAIT on the same connection; what was not acknowledged comes back as
+// booking.ErrNotAcknowledged (from Admit as booking.ErrTryAgain, after the seat
+// was undone on the same connection), and a caller rests nothing on it. A Redis
+// without an epoch answers booking.ErrLedgerUnknown and changes nothing.
+//
+// The clock is Redis's own, read inside the scripts.
+package admission
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"holdfast/internal/booking"
+	"holdfast/scripts/lua"
+)
+
+const (
+	// waitTimeout is how long the replicas have to acknowledge, in ms.
+	waitTimeout = 200
+	// undoTimeout bounds the undo of an admission that was not acknowledged; the
+	// caller's own time may be over by then.
+	undoTimeout = time.Second
+	// callTimeout bounds a call whose context has no deadline.
+	callTimeout = 2 * time.Second
+	// tries is how often a script is sent, each time on a fresh connection, when
+	// the connection broke or the server was not ready. Every script finds its own
+	// effect when it is repeated.
+	tries = 3
+)
+
+// AcksAuto asks for an acknowledgement from every attached replica that lags
+// less than ten seconds, at least one.
+const AcksAuto = -1
+
+// Options are what a Gate needs to know beside its Redis.
+type Options struct {
+	// Keys of the sale.
+	Keys Keys
+	// Acks is how many replicas must acknowledge: AcksAuto, or a fixed number. 0
+	// is for the local profile and for an engine that logs every write durably
+	// before it answers.
+	Acks int
+	// ClockOffset is added to Redis's clock. Only test wiring sets it.
+	ClockOffset func() time.Duration
+	// Log gets what an operator must act on.
+	Log *slog.Logger
+	// Registerer gets this room's metrics.
+	Registerer prometheus.Registerer
+}
+
+// Gate runs the seat ledger's scripts. Safe for concurrent use.
+type Gate struct {
+	rdb     *redis.Client
+	keys    Keys
+	fixed   int
+	healthy atomic.Int64
+	offset  func() time.Duration
+	log     *slog.Logger
+	metrics *metrics
+	levels  atomic.Pointer[[]string]
+}
+
+// New makes a Gate on a client whose own retries are off (NewClient's).
+func New(rdb *redis.Client, o Options) (*Gate, error) {
+	if rdb == nil || o.Keys.prefix == "" || o.Log == nil || o.Registerer == nil {
+		return nil, errors.New("admission: client, keys, log and registerer are required")
+	}
+	if o.ClockOffset == nil {
+		o.ClockOffset = func() time.Duration { return 0 }
+	}
+	g := &Gate{rdb: rdb, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset, log: o.Log, metrics: newMetrics(o.Registerer)}
+	g.healthy.Store(1)
+	return g, nil
+}
+
+// script is one operation with its digest.
+type script struct{ name, source, sha string }
+
+func newScript(name, source string) *script {
+	return &script{name: name, source: source, sha: redis.NewScript(source).Hash()}
+}
+
+var (
+	admitScript     = newScript("admit", lua.Admit)
+	attachScript    = newScript("attach", lua.Attach)
+	queuedScript    = newScript("queued", lua.Queued)
+	undoScript      = newScript("undo", lua.Undo)
+	beginPayScript  = newScript("begin_pay", lua.BeginPay)
+	endPayScript    = newScript("end_pay", lua.EndPay)
+	settleScript    = newScript("settle", lua.Settle)
+	releaseScript   = newScript("release", lua.Release)
+	doneScript      = newScript("done", lua.Done)
+	postponeScript  = newScript("postpone", lua.Postpone)
+	dueScript       = newScript("due", lua.Due)
+	lookScript      = newScript("look", lua.Look)
+	switchScript    = newScript("switch", lua.Switch)
+	applySaleScript = newScript("apply_sale", lua.ApplySale)
+	snapshotScript  = newScript("snapshot", lua.Snapshot)
+	publishedScript = newScript("published", lua.Published)
+)
+
+// answer is a script's reply.
+type answer struct {
+	word   string
+	detail string
+	now    time.Time
+	rest   []any
+	acked  bool
+}
+
+// row decodes the row a script answered with.
+func (a answer) row() (booking.Row, error) {
+	var r booking.Row
+	if err := json.Unmarshal([]byte(a.detail), &r); err != nil {
+		return booking.Row{}, fmt.Errorf("read ledger row: %w: %w", booking.ErrLedgerDamaged, err)
+	}
+	return r, nil
+}
+
+// acks is how many replicas must acknowledge now.
+func (g *Gate) acks() int {
+	if g.fixed != AcksAuto {
+		return g.fixed
+	}
+	return int(max(g.healthy.Load(), 1))
+}
+
+// call runs a script whose answer counts only when acknowledged: it returns
+// booking.ErrNotAcknowledged otherwise, and booking.ErrLedgerUnknown or
+// booking.ErrLedgerDamaged for those words.
+func (g *Gate) call(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
+	a, err := g.send(ctx, s, keys, args, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := ledgerError(a); err != nil {
+		return answer{}, err
+	}
+	if !a.acked {
+		g.metrics.ackFailures.WithLabelValues(s.name).Inc()
+		return answer{}, fmt.Errorf("%s: %w", s.name, booking.ErrNotAcknowledged)
+	}
+	return a, nil
+}
+
+// read runs a script that only reads; nothing may rest on its answer.
+func (g *Gate) read(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	all := append([]any{g.offset().Milliseconds()}, args...)
+	var lastErr error
+	for range tries {
+		v, err := g.rdb.EvalSha(ctx, s.sha, keys, all...).Result()
+		if noScript(err) {
+			v, err = g.rdb.Eval(ctx, s.source, keys, all...).Result()
+		}
+		if err == nil {
+			a, err := parse(s, v)
+			if err != nil {
+				return answer{}, err
+			}
+			return a, ledgerError(a)
+		}
+		lastErr = err
+		if ctx.Err() != nil || !retryable(err) {
+			break
+		}
+	}
+	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
+}
+
+// send runs the script and WAIT in one pipeline on one connection. When the
+// answer is not acknowledged and unacked is given, it runs on that same
+// connection, so that it cannot overtake the script.
+func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any, unacked func(*redis.Conn, answer)) (answer, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	all := append([]any{g.offset().Milliseconds()}, args...)
+	var lastErr error
+	for range tries {
+		a, err := g.sendOnce(ctx, s, keys, all, unacked)
+		if err == nil {
+			return a, nil
+		}
+		lastErr = err
+		if ctx.Err() != nil || !retryable(err) {
+			break
+		}
+	}
+	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
+}
+
+func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []any, unacked func(*redis.Conn, answer)) (answer, error) {
+	conn := g.rdb.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back to the pool
+	acks := g.acks()
+	verb := []any{"EVALSHA", s.sha}
+	for {
+		cmd := redis.NewCmd(ctx, append(append(append(verb, len(keys)), anys(keys)...), args...)...)
+		wait := redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+		pipe := conn.Pipeline()
+		_ = pipe.Process(ctx, cmd)
+		if acks > 0 {
+			_ = pipe.Process(ctx, wait)
+		}
+		_, err := pipe.Exec(ctx)
+		if noScript(cmd.Err()) && verb[0] == "EVALSHA" {
+			// A restart or a promotion forgets scripts; the source teaches them again.
+			verb = []any{"EVAL", s.source}
+			continue
+		}
+		if cmd.Err() != nil {
+			return answer{}, cmd.Err()
+		}
+		// A time-out can leave a value and an error; the script's own word stands
+		// when it came, and a WAIT that failed has acknowledged nothing.
+		a, perr := parse(s, cmd.Val())
+		if perr != nil {
+			return answer{}, perr
+		}
+		a.acked = acks == 0 || (err == nil && wait.Err() == nil && wait.Val() >= int64(acks))
+		if !a.acked && unacked != nil {
+			unacked(conn, a)
+		}
+		return a, nil
+	}
+}
+
+func anys(keys []string) []any {
+	out := make([]any, len(keys))
+	for i, k := range keys {
+		out[i] = k
+	}
+	return out
+}
+
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+func parse(s *script, v any) (answer, error) {
+	list, ok := v.([]any)
+	if !ok || len(list) < 3 {
+		return answer{}, fmt.Errorf("%s answered %T, want a list of at least three", s.name, v)
+	}
+	word, ok1 := list[0].(string)
+	now, ok2 := list[2].(int64)
+	if !ok1 || !ok2 {
+		return answer{}, fmt.Errorf("%s answered %T and %T, want a word and a time", s.name, list[0], list[2])
+	}
+	a := answer{word: word, now: time.UnixMilli(now), rest: list[3:]}
+	switch d := list[1].(type) {
+	case string:
+		a.detail = d
+	case int64:
+		a.detail = strconv.FormatInt(d, 10)
+	}
+	return a, nil
+}
+
+func ledgerError(a answer) error {
+	switch a.word {
+	case "unknown":
+		return booking.ErrLedgerUnknown
+	case "damaged":
+		return fmt.Errorf("%s: %w", a.detail, booking.ErrLedgerDamaged)
+	}
+	return nil
+}
+
+func noScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
+
+// retryable tells a broken connection or a server that is not ready, where
+// another connection may do better, from an answer.
+func retryable(err error) bool {
+	var redisErr redis.Error
+	if errors.As(err, &redisErr) {
+		for _, prefix := range []string{"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ERR max number of clients"} {
+			if strings.HasPrefix(err.Error(), prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	var netErr net.Error
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &netErr)
+}
+
+// Admit decides one request. A returned seat is acknowledged. Errors are the
+// domain's outcomes (ErrDuplicate as *booking.DuplicateError, ErrNotOpen as
+// *booking.NotOpenError); booking.ErrTryAgain when the seat was not
+// acknowledged, and was then undone on the same connection. Any other error
+// left no seat that this call knows of; a seat it took without knowing is free
+// to be taken over after 15 s and is given back by the reconciler. suffix is
+// booking.NewAttemptSuffix's, made for this call alone. With check nothing is
+// taken, and a free seat is booking.ErrWouldAdmit.
+func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
+	keys := append(g.keys.base(), g.keys.config(), g.keys.open(), g.keys.opensAt(), g.keys.valid(),
+		g.keys.email(r.Code), g.keys.total(), g.keys.level(r.Level))
+	if r.Key != "" {
+		keys = append(keys, g.keys.idem(r.Code, r.Key))
+	}
+	mode := "take"
+	if check {
+		mode = "check"
+	}
+	args := []any{r.Code, r.Email, r.Level, suffix, mode, bodyHash(r)}
+	a, err := g.send(ctx, admitScript, keys, args, func(conn *redis.Conn, a answer) {
+		if a.word == "admitted" || a.word == "taken_over" {
+			g.undoOn(ctx, conn, r, a)
+		}
+	})
+	if err != nil {
+		g.metrics.admissions.WithLabelValues("error").Inc()
+		return booking.Seat{}, err
+	}
+	seat, err := g.seat(a)
+	g.metrics.admissions.WithLabelValues(admissionOutcome(a.word, err)).Inc()
+	return seat, err
+}
+
+func (g *Gate) seat(a answer) (booking.Seat, error) {
+	switch a.word {
+	case "admitted", "taken_over", "replay":
+		if !a.acked {
+			g.metrics.ackFailures.WithLabelValues("admit").Inc()
+			return booking.Seat{}, fmt.Errorf("admit: %w: %w", booking.ErrTryAgain, booking.ErrNotAcknowledged)
+		}
+		row, err := a.row()
+		if err != nil {
+			return booking.Seat{}, err
+		}
+		return booking.Seat{Row: row, Now: a.now, Replay: a.word == "replay"}, nil
+	case "duplicate":
+		row, err := a.row()
+		if err != nil {
+			return booking.Seat{}, err
+		}
+		return booking.Seat{}, &booking.DuplicateError{Row: row, Now: a.now}
+	case "not_open":
+		ms, err := strconv.ParseInt(a.detail, 10, 64)
+		if err != nil || ms <= 0 {
+			return booking.Seat{}, &booking.NotOpenError{}
+		}
+		return booking.Seat{}, &booking.NotOpenError{OpensAt: time.UnixMilli(ms).UTC()}
+	case "unknown", "damaged":
+		err := ledgerError(a)
+		g.log.Error("seat ledger refuses to decide", "error", err)
+		return booking.Seat{}, fmt.Errorf("%w: %w", booking.ErrTryAgain, err)
+	}
+	if err, ok := refusals[a.word]; ok {
+		return booking.Seat{}, err
+	}
+	return booking.Seat{}, fmt.Errorf("admit answered %q, which this program does not know", a.word)
+}
+
+var refusals = map[string]error{
+	"mismatch":       booking.ErrIdempotencyMismatch,
+	"would_admit":    booking.ErrWouldAdmit,
+	"invalid_level":  booking.ErrInvalidLevel,
+	"invalid_code":   booking.ErrInvalidCode,
+	"email_mismatch": booking.ErrEmailMismatch,
+	"level_full":     booking.ErrLevelFull,
+	"sold_out":       booking.ErrSoldOut,
+}
+
+// undoOn gives back a seat that was not acknowledged, on the connection that
+// took it. If it cannot, the row is 'new' and the reconciler undoes it.
+func (g *Gate) undoOn(ctx context.Context, conn *redis.Conn, r booking.Request, a answer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	row, err := a.row()
+	if err == nil {
+		// The row's level is the request's: a take-over keeps it.
+		keys := append(g.keys.base(), g.keys.total(), g.keys.level(r.Level))
+		err = conn.Eval(ctx, undoScript.source, keys, g.offset().Milliseconds(), r.Code, row.Attempt, r.Level).Err()
+	}
+	if err != nil {
+		g.log.Warn("undo of an unacknowledged admission did not go through; the reconciler gives the seat back", "error", err)
+	}
+}
+
+func bodyHash(r booking.Request) string {
+	sum := sha256.Sum256([]byte(r.Code + "\n" + r.Email + "\n" + r.Level))
+	return hex.EncodeToString(sum[:])
+}
+
+// rowAnswer turns the words that scripts share into a row or a sentinel.
+func rowAnswer(s *script, a answer, success ...string) (booking.Row, time.Time, error) {
+	for _, w := range success {
+		if a.word == w {
+			row, err := a.row()
+			return row, a.now, err
+		}
+	}
+	if err, ok := rowErrors[a.word]; ok {
+		return booking.Row{}, a.now, fmt.Errorf("%s: %w", s.name, err)
+	}
+	return booking.Row{}, a.now, fmt.Errorf("%s answered %q, which this program does not know", s.name, a.word)
+}
+
+var rowErrors = map[string]error{
+	"not_owner":       booking.ErrNotOwner,
+	"has_payment":     booking.ErrHasPayment,
+	"no_payment":      booking.ErrNoPayment,
+	"paid":            booking.ErrAlreadyPaid,
+	"not_paid":        booking.ErrNotOwner,
+	"paying":          booking.ErrPaying,
+	"refused":         booking.ErrRefused,
+	"deadline_passed": booking.ErrDeadlinePassed,
+	"too_early":       booking.ErrTooEarly,
+	"taken_over":      booking.ErrTakenOver,
+	"second":          booking.ErrSecondPayment,
+	"moved":           booking.ErrNotOwner,
+}
+
+// Attach gives the attempt its payment: new -> payable. It returns the row with
+// its deadline, acknowledged. booking.ErrNotOwner or booking.ErrHasPayment when
+// another call has the seat. Safe to repeat with the same payment.
+func (g *Gate) Attach(ctx context.Context, code, attempt string, p booking.Payment) (booking.Row, time.Time, error) {
+	byAttempt, err := json.Marshal(stash{V: 1, Code: code, Payment: p.ID, URL: p.URL, Signature: p.Signature})
+	if err != nil {
+		return booking.Row{}, time.Time{}, err
+	}
+	byPayment, err := json.Marshal(stash{V: 1, Code: code, Attempt: attempt, URL: p.URL, Signature: p.Signature})
+	if err != nil {
+		return booking.Row{}, time.Time{}, err
+	}
+	keys := append(g.keys.base(), g.keys.attempt(attempt), g.keys.payment(p.ID))
+	a, err := g.call(ctx, attachScript, keys, code, attempt, p.ID, byAttempt, byPayment)
+	if err != nil {
+		return booking.Row{}, time.Time{}, err
+	}
+	return rowAnswer(attachScript, a, "attached")
+}
+
+// Queued says that the attempt's record is queued or stored: payable -> held.
+// Safe to repeat; a row further on is left as it is.
+func (g *Gate) Queued(ctx context.Context, code, attempt string) error {
+	a, err := g.call(ctx, queuedScript, g.keys.base(), code, attempt)
+	if err != nil {
+		return err
+	}
+	_, _, err = rowAnswer(queuedScript, a, "queued")
+	return err
+}
+
+// Undo gives back the seat of an attempt without a payment. nil when the seat
+// is given back; booking.ErrNotOwner also when it had been before.
+func (g *Gate) Undo(ctx context.Context, code, attempt string) error {
+	return g.giveBack(ctx, undoScript, code, attempt)
+}
+
+// Release gives back the seat of an attempt whose time to pay is over; for the
+// reconciler alone. nil when the seat is free; booking.ErrNotOwner also when it
+// had been before; booking.ErrAlreadyPaid, ErrPaying, ErrTooEarly or
+// ErrNoPayment when it may not.
+func (g *Gate) Release(ctx context.Context, code, attempt string) error {
+	return g.giveBack(ctx, releaseScript, code, attempt)
+}
+
+func (g *Gate) giveBack(ctx context.Context, s *script, code, attempt string) error {
+	for fresh := range 2 {
+		ids, err := g.levelIDs(ctx, fresh > 0)
+		if err != nil {
+			return err
+		}
+		keys := append(append(g.keys.base(), g.keys.total()), g.keys.levels(ids)...)
+		a, err := g.call(ctx, s, keys, append([]any{code, attempt}, anys(ids)...)...)
+		if err != nil {
+			return err
+		}
+		switch a.word {
+		case "freed", "restored":
+			return nil
+		case "levels":
+			continue
+		default:
+			_, _, err = rowAnswer(s, a)
+			return err
+		}
+	}
+	return fmt.Errorf("%s: the row's level is not in the sale: %w", s.name, booking.ErrLedgerDamaged)
+}
+
+// levelIDs reads the sale's levels, from memory unless fresh is asked for.
+func (g *Gate) levelIDs(ctx context.Context, fresh bool) ([]string, error) {
+	if ids := g.levels.Load(); ids != nil && !fresh {
+		return *ids, nil
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	list, err := g.rdb.HGet(ctx, g.keys.config(), "levels").Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, booking.ErrLedgerUnknown
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the sale's levels: %w", err)
+	}
+	ids := strings.Split(list, ",")
+	g.levels.Store(&ids)
+	return ids, nil
+}
+
+// BeginPay announces a payer's execute call of at most length: held or payable
+// -> paying, before the deadline. It returns the acknowledged row. Safe to
+// repeat with the same token. Errors: booking.ErrPaying, ErrRefused,
+// ErrAlreadyPaid, ErrDeadlinePassed, ErrNoPayment, ErrNotOwner.
+func (g *Gate) BeginPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error) {
+	return g.beginPay(ctx, code, attempt, payment, token, "payer", length)
+}
+
+// TakeOverPay is BeginPay for the reconciler alone: it is not bound by the
+// deadline and also takes a row that is paying past its end, which then never
+// ends as held.
+func (g *Gate) TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error) {
+	return g.beginPay(ctx, code, attempt, payment, token, "reconciler", length)
+}
+
+func (g *Gate) beginPay(ctx context.Context, code, attempt, payment, token, by string, length time.Duration) (booking.Row, time.Time, error) {
+	a, err := g.call(ctx, beginPayScript, g.keys.base(), code, attempt, payment, token, length.Milliseconds(), by)
+	if err != nil {
+		return booking.Row{}, time.Time{}, err
+	}
+	return rowAnswer(beginPayScript, a, "begun")
+}
+
+// EndPay says how an execute call ended that did not pay: as PhaseRefused after
+// a definite refusal, as PhaseHeld when it was not sent or the payer had not
+// finished. booking.ErrTakenOver: the reconciler has the row, and it stays
+// paying. Safe to repeat.
+func (g *Gate) EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error {
+	a, err := g.call(ctx, endPayScript, g.keys.base(), code, attempt, token, string(as))
+	if err != nil {
+		return err
+	}
+	_, _, err = rowAnswer(endPayScript, a, "ended")
+	return err
+}
+
+// Settle says that this payment has paid for the attempt. It returns the
+// acknowledged row. booking.ErrNotOwner: late money. booking.ErrSecondPayment:
+// the seat is paid otherwise. Safe to repeat.
+func (g *Gate) Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error) {
+	a, err := g.call(ctx, settleScript, g.keys.base(), code, attempt, payment, transaction)
+	if err != nil {
+		return booking.Row{}, err
+	}
+	row, _, err := rowAnswer(settleScript, a, "paid")
+	return row, err
+}
+
+// RecordDone marks a paid seat's record as written. Safe to repeat.
+func (g *Gate) RecordDone(ctx context.Context, code, attempt string) error {
+	return g.done(ctx, code, attempt, "record")
+}
+
+// MailDone marks a paid seat's mail as sent. Safe to repeat.
+func (g *Gate) MailDone(ctx context.Context, code, attempt string) error {
+	return g.done(ctx, code, attempt, "mail")
+}
+
+func (g *Gate) done(ctx context.Context, code, attempt, what string) error {
+	a, err := g.call(ctx, doneScript, g.keys.base(), code, attempt, what)
+	if err != nil {
+		return err
+	}
+	_, _, err = rowAnswer(doneScript, a, "done")
+	return err
+}
+
+// Postpone has the row looked at again after d, provided it is still in the
+// phase it was seen in; count says what to count. It never extends the time to
+// pay. booking.ErrNotOwner when the row has moved.
+func (g *Gate) Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error {
+	a, err := g.call(ctx, postponeScript, g.keys.base(), code, attempt, string(seen), d.Milliseconds(), string(count))
+	if err != nil {
+		return err
+	}
+	_, _, err = rowAnswer(postponeScript, a, "postponed")
+	return err
+}
+
+// Due lists rows that must be looked at now, the oldest look first. It only
+// reads.
+func (g *Gate) Due(ctx context.Context, skip, limit int) ([]booking.DueRow, time.Time, error) {
+	a, err := g.read(ctx, dueScript, g.keys.base(), skip, limit)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	rows := make([]booking.DueRow, 0, len(a.rest)/2)
+	for i := 0; i+1 < len(a.rest); i += 2 {
+		code, _ := a.rest[i].(string)
+		text, _ := a.rest[i+1].(string)
+		d := booking.DueRow{Code: code}
+		if err := json.Unmarshal([]byte(text), &d.Row); err != nil {
+			d.Err = fmt.Errorf("row of a due code: %w: %w", booking.ErrLedgerDamaged, err)
+		}
+		rows = append(rows, d)
+	}
+	return rows, a.now, nil
+}
+
+// Row reads one candidate's row and the ledger's clock; booking.ErrNotFound
+// when the candidate has none. It only reads: nothing may rest on it.
+func (g *Gate) Row(ctx context.Context, code string) (booking.Row, time.Time, error) {
+	a, err := g.read(ctx, lookScript, g.keys.base(), code)
+	if err != nil {
+		return booking.Row{}, time.Time{}, err
+	}
+	if a.word == "none" {
+		return booking.Row{}, a.now, booking.ErrNotFound
+	}
+	row, err := a.row()
+	return row, a.now, err
+}
+
+// Now reads the ledger's clock.
+func (g *Gate) Now(ctx context.Context) (time.Time, error) {
+	t, err := g.rdb.Time(ctx).Result()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the ledger's clock: %w", err)
+	}
+	return t.Add(g.offset()), nil
+}

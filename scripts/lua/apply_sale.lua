@@ -1,0 +1,79 @@
+-- apply_sale.lua: put a sale into force; counters are counted from the rows.
+-- KEYS[1..4] see prelude.lua   KEYS[5] sale:config   KEYS[6] adm:total
+-- KEYS[7..] adm:level:<L>: first every level of the new sale, then every level
+-- of the old one that it drops
+-- ARGV[1] clock offset  ARGV[2] epoch to write if there is none, or ''
+-- ARGV[3] 'apply', or 'check' to write nothing
+-- ARGV[4] global cap  ARGV[5] currency  ARGV[6] hold in ms  ARGV[7] sale's name
+-- ARGV[8] number of levels, then for each of them: id, cap, fee, name
+-- Clock: Redis TIME plus the offset.
+-- Returns {word, detail, now, epoch, total, id, admitted, id, admitted, ...}:
+--   applied; fits (checked only)
+--   below '' or a level: a cap would be below what is admitted
+--   removed level: a level that has seats would go
+--   levels level: a dropped level is not among the keys: read sale:config again
+--   damaged code: a row cannot be read
+--   unknown: there is no epoch and none was given
+-- The epoch is written last. Repeated it writes the same again.
+if not epoch and ARGV[2] == '' then return {'unknown', '', now} end
+local n = tonumber(ARGV[8])
+local admitted, total, wanted = {}, 0, {}
+for i = 0, n - 1 do
+  wanted[ARGV[9 + 4 * i]] = true
+  admitted[ARGV[9 + 4 * i]] = 0
+end
+local rows = redis.call('HGETALL', KEYS[2])
+for i = 1, #rows, 2 do
+  local ok, row = pcall(cjson.decode, rows[i + 1])
+  if not ok or type(row) ~= 'table' or type(row.level) ~= 'string' then return {'damaged', rows[i], now} end
+  if not wanted[row.level] then return {'removed', row.level, now} end
+  admitted[row.level] = admitted[row.level] + 1
+  total = total + 1
+end
+local figures = {'', '', now, epoch or ARGV[2], total}
+for i = 0, n - 1 do
+  local id = ARGV[9 + 4 * i]
+  figures[#figures + 1] = id
+  figures[#figures + 1] = admitted[id]
+  if admitted[id] > tonumber(ARGV[10 + 4 * i]) then figures[1], figures[2] = 'below', id end
+end
+if figures[1] == 'below' then return figures end
+if total > tonumber(ARGV[4]) then
+  figures[1] = 'below'
+  return figures
+end
+local old = redis.call('HGET', KEYS[5], 'levels')
+if old then
+  local dropped = 0
+  for id in string.gmatch(old, '[^,]+') do
+    if not wanted[id] then dropped = dropped + 1 end
+  end
+  if dropped ~= #KEYS - 6 - n then
+    figures[1] = 'levels'
+    return figures
+  end
+end
+if ARGV[3] == 'check' then
+  figures[1] = 'fits'
+  return figures
+end
+mark()
+local ids, config = {}, {'name', ARGV[7], 'currency', ARGV[5], 'cap', ARGV[4], 'hold_ms', ARGV[6]}
+for i = 0, n - 1 do
+  local id = ARGV[9 + 4 * i]
+  ids[#ids + 1] = id
+  for j, field in ipairs({'cap:', 'fee:', 'name:'}) do
+    config[#config + 1] = field .. id
+    config[#config + 1] = ARGV[9 + 4 * i + j]
+  end
+  redis.call('SET', KEYS[7 + i], admitted[id])
+end
+config[#config + 1] = 'levels'
+config[#config + 1] = table.concat(ids, ',')
+for i = 7 + n, #KEYS do redis.call('DEL', KEYS[i]) end
+redis.call('SET', KEYS[6], total)
+redis.call('DEL', KEYS[5])
+redis.call('HSET', KEYS[5], unpack(config))
+if not epoch then redis.call('SET', KEYS[1], ARGV[2]) end
+figures[1] = 'applied'
+return figures

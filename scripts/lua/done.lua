@@ -1,0 +1,16 @@
+-- done.lua: a paid seat's record is written, or its mail is sent.
+-- KEYS[1..4] see prelude.lua
+-- ARGV[1] clock offset  ARGV[2] code  ARGV[3] attempt  ARGV[4] 'record' or 'mail'
+-- Clock: Redis TIME plus the offset.
+-- Returns {word, row, now}: done; not_paid; not_owner; damaged; unknown. When both
+-- are done nobody need look at the row again. Repeated it says done.
+if not epoch then return {'unknown', '', now} end
+mark()
+local row, raw = fetch(ARGV[2])
+if row == false then return {'damaged', KEYS[2], now} end
+if not row or row.attempt ~= ARGV[3] then return {'not_owner', '', now} end
+if row.phase ~= 'paid' then return {'not_paid', raw, now} end
+row[ARGV[4] .. '_done'] = true
+local look = nil
+if not (row.record_done and row.mail_done) then look = now + LOOK_PAID end
+return {'done', save(ARGV[2], row, look), now}

@@ -1,0 +1,86 @@
+-- prelude.lua: what every script of the seat ledger begins with; lua.go puts it
+-- before each of them. It reads the clock and the epoch and declares the helpers.
+-- KEYS[1] adm:epoch  KEYS[2] adm:seen  KEYS[3] adm:due  KEYS[4] adm:mark
+-- ARGV[1] clock offset in ms: 0, except in tests that move the clock
+-- Clock: Redis TIME plus the offset, Unix ms. It alone decides openings,
+-- deadlines and ends.
+local LOOK_NEW = 120000      -- look at a row 'new' 2 min after admission
+local LOOK_PAYABLE = 60000   -- look at a row 'payable' 1 min after
+local LOOK_PAID = 60000      -- look at a row 'paid' until record and mail are done
+local TAKE_OVER = 15000      -- a row 'new' this old has lost its request
+local STASH_TTL = 172800000  -- hold:* and adm:mark live 48 h
+
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) + tonumber(ARGV[1])
+local epoch = redis.call('GET', KEYS[1])
+
+-- mark writes something that replicates, so that WAIT behind any answer covers
+-- the effect the answer rests on, also when this call found that effect done.
+local function mark()
+  redis.call('SET', KEYS[4], string.format('%.0f', now), 'PX', STASH_TTL)
+end
+
+-- fetch returns the candidate's row and its text; nothing when there is none;
+-- false when there is one that cannot be read.
+local function fetch(code)
+  local raw = redis.call('HGET', KEYS[2], code)
+  if not raw then return nil end
+  local ok, row = pcall(cjson.decode, raw)
+  if not ok or type(row) ~= 'table' or type(row.attempt) ~= 'string'
+    or type(row.level) ~= 'string' or type(row.phase) ~= 'string' then
+    return false
+  end
+  return row, raw
+end
+
+-- save writes the row and when someone must look at it next; without a time
+-- nobody need look again. It returns the row's text.
+local function save(code, row, look)
+  local raw = cjson.encode(row)
+  redis.call('HSET', KEYS[2], code, raw)
+  if look then
+    redis.call('ZADD', KEYS[3], string.format('%.0f', look), code)
+  else
+    redis.call('ZREM', KEYS[3], code)
+  end
+  return raw
+end
+
+-- count reads a counter; nil when it is missing or not a whole number >= 0.
+local function count(key)
+  local v = redis.call('GET', key)
+  if not v or not string.match(v, '^%d+$') then return nil end
+  return tonumber(v)
+end
+
+-- leave_paying takes off the row what only 'paying' and its doubt carry.
+local function leave_paying(row)
+  row.owner, row.ends, row.taken_over = nil, nil, nil
+  row.looks, row.misses, row.unfinished_at = nil, nil, nil
+end
+
+-- give_back takes the candidate's seat out of ledger and counters, or, if the
+-- seat had been taken over from a refused attempt, gives it back to that one.
+-- KEYS[5] adm:total, KEYS[6..] adm:level:<L> in the order of ARGV[first..].
+-- It answers 'freed' or 'restored'; 'levels', having written nothing, when the
+-- row's level is not among the keys. A damaged counter is left as it is.
+local function give_back(code, row, first)
+  local level
+  for i = first, #ARGV do
+    if ARGV[i] == row.level then level = KEYS[6 + i - first] end
+  end
+  if not level then return 'levels' end
+  if row.back then
+    row.attempt, row.payment, row.admitted_at = row.back.attempt, row.back.payment, row.back.admitted_at
+    row.phase, row.back = 'refused', nil
+    save(code, row, row.deadline)
+    return 'restored'
+  end
+  redis.call('HDEL', KEYS[2], code)
+  redis.call('ZREM', KEYS[3], code)
+  for _, key in ipairs({KEYS[5], level}) do
+    local n = count(key)
+    if n and n > 0 then redis.call('DECR', key) end
+  end
+  return 'freed'
+end
