@@ -1,0 +1,206 @@
+// Package config is the settings of each process: one documented struct, read
+// once at the start from the environment, checked as a whole. Everything that
+// is wrong is told at once, by the name of the variable, and a process that
+// was told anything does not start.
+//
+// A variable that is set but empty counts as not set. Any variable of type
+// Secret can be given as a file instead: HOLDFAST_REDIS_PASSWORD_FILE names a
+// file whose content, without the last line's end, is the value. Setting both
+// is an error. Nothing here reads a clock.
+package config
+
+import (
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// API is the settings of the API process, which has the reconciler inside.
+type API struct {
+	// Addr is where requests are served, host:port. HOLDFAST_ADDR, default
+	// 127.0.0.1:8080.
+	Addr string `env:"ADDR" envDefault:"127.0.0.1:8080"`
+	// AdminAddr is where metrics, readiness and profiles are served, host:port;
+	// the host is loopback, private, or a name. "" is not served.
+	// HOLDFAST_ADMIN_ADDR, "off" for none, default 127.0.0.1:9090.
+	AdminAddr string `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
+	// PublicURL is where browsers reach the site, the base of callback and
+	// result links: scheme and host, no slash at the end. HOLDFAST_PUBLIC_URL,
+	// required.
+	PublicURL string `env:"PUBLIC_URL,required"`
+	// SealKey is the fleet's key for booking tokens: 32 bytes as hex, the same
+	// on every server. HOLDFAST_SEAL_KEY, required.
+	SealKey Secret `env:"SEAL_KEY,required"`
+	// CodePattern is the expression that a normalised candidate code matches as
+	// a whole; ASCII. HOLDFAST_CODE_PATTERN, default ^[A-Z0-9-]{4,32}$.
+	CodePattern string `env:"CODE_PATTERN" envDefault:"^[A-Z0-9-]{4,32}$"`
+	// Objects names the driver of the published page and status.json.
+	// HOLDFAST_OBJECTS: sqlite; default sqlite.
+	Objects string `env:"OBJECTS" envDefault:"sqlite"`
+
+	Process
+	Redis
+	Gateway
+	Budgets
+	Reconciler
+	Drivers
+	Mail
+}
+
+// Worker is the settings of the queue consumer. It has no Redis and no gateway.
+type Worker struct {
+	// AdminAddr is where metrics, readiness and profiles are served, as for the
+	// API. HOLDFAST_ADMIN_ADDR, "off" for none, default 127.0.0.1:9091, so that
+	// both processes can run on one machine.
+	AdminAddr string `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9091"`
+
+	Process
+	Drivers
+}
+
+// Process is what every process has.
+type Process struct {
+	// Data is the folder of what is kept on this machine: the local drivers'
+	// database, queue, objects and outbox. HOLDFAST_DATA, default data.
+	Data string `env:"DATA" envDefault:"data"`
+	// LogLevel is the least level that is logged: debug, info, warn or error.
+	// HOLDFAST_LOG_LEVEL, default info.
+	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
+	// Drain is how long a process that was told to end waits for calls in
+	// flight; longer than the longest of them, and shorter than the unit's stop
+	// time-out. HOLDFAST_DRAIN, default 35s.
+	Drain time.Duration `env:"DRAIN" envDefault:"35s"`
+}
+
+// Redis is how the seats are reached.
+type Redis struct {
+	// RedisAddr is the primary, host:port. HOLDFAST_REDIS_ADDR, default
+	// 127.0.0.1:6379.
+	RedisAddr string `env:"REDIS_ADDR" envDefault:"127.0.0.1:6379"`
+	// RedisUsername is this process's Redis user; "" is the default user.
+	// HOLDFAST_REDIS_USERNAME, default "".
+	RedisUsername string `env:"REDIS_USERNAME"`
+	// RedisPassword is that user's password; "" sends none.
+	// HOLDFAST_REDIS_PASSWORD, default "".
+	RedisPassword Secret `env:"REDIS_PASSWORD"`
+	// RedisTLS asks for TLS with the system's roots. HOLDFAST_REDIS_TLS, default
+	// false.
+	RedisTLS bool `env:"REDIS_TLS" envDefault:"false"`
+	// RedisPool is the most connections this process opens.
+	// HOLDFAST_REDIS_POOL, default 300.
+	RedisPool int `env:"REDIS_POOL" envDefault:"300"`
+	// KeyPrefix stands before every key but token:*. It holds a hash tag, so
+	// that all keys of a sale live in one slot. HOLDFAST_KEY_PREFIX, default
+	// {sale}:.
+	KeyPrefix string `env:"KEY_PREFIX" envDefault:"{sale}:"`
+	// Acks is how many replicas must acknowledge a change before it counts.
+	// HOLDFAST_ACKS: auto, 0, 1 or 2; default auto, by the replicas attached.
+	Acks Acks `env:"ACKS" envDefault:"auto"`
+}
+
+// Gateway is the payment gateway and this merchant's account there.
+type Gateway struct {
+	// GatewayURL is the base of its HTTP API, no slash at the end.
+	// HOLDFAST_GATEWAY_URL, required.
+	GatewayURL string `env:"GATEWAY_URL,required"`
+	// GatewayAppKey identifies the application. HOLDFAST_GATEWAY_APP_KEY,
+	// required.
+	GatewayAppKey Secret `env:"GATEWAY_APP_KEY,required"`
+	// GatewayAppSecret belongs to the key. HOLDFAST_GATEWAY_APP_SECRET, required.
+	GatewayAppSecret Secret `env:"GATEWAY_APP_SECRET,required"`
+	// GatewayUsername is the merchant's account. HOLDFAST_GATEWAY_USERNAME,
+	// required.
+	GatewayUsername Secret `env:"GATEWAY_USERNAME,required"`
+	// GatewayPassword belongs to the account. HOLDFAST_GATEWAY_PASSWORD,
+	// required.
+	GatewayPassword Secret `env:"GATEWAY_PASSWORD,required"`
+	// GatewaySlots is how many payments this process creates at a time; beyond
+	// it admissions wait. HOLDFAST_GATEWAY_SLOTS, default 1000.
+	GatewaySlots int `env:"GATEWAY_SLOTS" envDefault:"1000"`
+}
+
+// Budgets bound a booking request and its parts: Redis, create and enqueue add
+// up to less than the whole.
+type Budgets struct {
+	// RequestBudget is the whole of a booking request, and how long a browser
+	// that comes back from the gateway waits. HOLDFAST_REQUEST_BUDGET, default 8s.
+	RequestBudget time.Duration `env:"REQUEST_BUDGET" envDefault:"8s"`
+	// RedisBudget is for admission and its acknowledgement.
+	// HOLDFAST_REDIS_BUDGET, default 1s.
+	RedisBudget time.Duration `env:"REDIS_BUDGET" envDefault:"1s"`
+	// CreateBudget is for the gateway to create the payment.
+	// HOLDFAST_CREATE_BUDGET, default 5s.
+	CreateBudget time.Duration `env:"CREATE_BUDGET" envDefault:"5s"`
+	// EnqueueBudget is for the queue to confirm the record.
+	// HOLDFAST_ENQUEUE_BUDGET, default 1s.
+	EnqueueBudget time.Duration `env:"ENQUEUE_BUDGET" envDefault:"1s"`
+	// ExecuteTimeout is the longest that one execute call may take; longer than
+	// the gateway's own limit. HOLDFAST_EXECUTE_TIMEOUT, default 30s.
+	ExecuteTimeout time.Duration `env:"EXECUTE_TIMEOUT" envDefault:"30s"`
+}
+
+// Reconciler is how the sweeps run.
+type Reconciler struct {
+	// QueryRate is how many status queries a second the fleet may send to the
+	// gateway. HOLDFAST_QUERY_RATE, default 200.
+	QueryRate int `env:"QUERY_RATE" envDefault:"200"`
+	// ReconcileWidth is how many rows are worked on at a time.
+	// HOLDFAST_RECONCILE_WIDTH, default 64.
+	ReconcileWidth int `env:"RECONCILE_WIDTH" envDefault:"64"`
+	// ReconcileEvery is the time from one sweep's start to the next.
+	// HOLDFAST_RECONCILE_EVERY, default 20s.
+	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"20s"`
+}
+
+// Drivers name what stands behind the ports that both processes share.
+type Drivers struct {
+	// Store holds the booking records. HOLDFAST_STORE: sqlite; default sqlite.
+	Store string `env:"STORE" envDefault:"sqlite"`
+	// Queue carries records to the worker. HOLDFAST_QUEUE: sqlite; default
+	// sqlite.
+	Queue string `env:"QUEUE" envDefault:"sqlite"`
+}
+
+// Mail is how confirmations are sent.
+type Mail struct {
+	// MailDriver sends. HOLDFAST_MAIL: outbox, which writes files into the data
+	// folder; default outbox.
+	MailDriver string `env:"MAIL" envDefault:"outbox"`
+	// MailFrom is the sender's address, with or without a name.
+	// HOLDFAST_MAIL_FROM, default Holdfast <no-reply@localhost>.
+	MailFrom string `env:"MAIL_FROM" envDefault:"Holdfast <no-reply@localhost>"`
+}
+
+// SealKeyBytes is the sealing key as bytes; nil in an API that LoadAPI did not
+// make.
+func (c API) SealKeyBytes() []byte {
+	key, err := hex.DecodeString(c.SealKey.Reveal())
+	if err != nil {
+		return nil
+	}
+	return key
+}
+
+// Acks is how many replicas must acknowledge a change.
+type Acks int
+
+// AcksAuto means: by the number of replicas attached, at least one. AcksNone is
+// for the local profile and for an engine that logs every write durably.
+const (
+	AcksAuto Acks = -1
+	AcksNone Acks = 0
+)
+
+// UnmarshalText reads auto, 0, 1 or 2.
+func (a *Acks) UnmarshalText(text []byte) error {
+	switch s := string(text); s {
+	case "auto":
+		*a = AcksAuto
+	case "0", "1", "2":
+		*a = Acks(s[0] - '0')
+	default:
+		return fmt.Errorf("%q: want auto, 0, 1 or 2", s)
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/mail"
+	"net/netip"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+)
+
+// prefix stands before the name of every variable.
+const prefix = "HOLDFAST_"
+
+// sealKeySize is the length of the sealing key in bytes.
+const sealKeySize = 32
+
+// LoadAPI reads the API's settings. getenv answers "" for what is not set, as
+// os.Getenv does. The error joins everything that is wrong, one line each.
+func LoadAPI(getenv func(string) string) (API, error) {
+	var c API
+	p := read(&c, getenv)
+	c.PublicURL, c.GatewayURL = strings.TrimRight(c.PublicURL, "/"), strings.TrimRight(c.GatewayURL, "/")
+
+	p.address("ADDR", c.Addr)
+	c.AdminAddr = p.admin(c.AdminAddr)
+	if u := p.url("PUBLIC_URL", c.PublicURL); u != nil && u.Path != "" {
+		p.bad("PUBLIC_URL", "%q: want scheme and host only", c.PublicURL)
+	}
+	if len(c.SealKeyBytes()) != sealKeySize {
+		p.bad("SEAL_KEY", "want %d bytes as %d hex digits", sealKeySize, 2*sealKeySize)
+	}
+	if _, err := regexp.Compile(c.CodePattern); err != nil {
+		p.bad("CODE_PATTERN", "%w", err)
+	}
+	p.oneOf("OBJECTS", c.Objects, "sqlite")
+
+	p.process(c.Process)
+	p.drivers(c.Drivers)
+	p.redis(c.Redis)
+	p.url("GATEWAY_URL", c.GatewayURL)
+	p.atLeast("GATEWAY_SLOTS", c.GatewaySlots, 1)
+	p.budgets(c.Budgets, c.Drain)
+	p.atLeast("QUERY_RATE", c.QueryRate, 1)
+	p.atLeast("RECONCILE_WIDTH", c.ReconcileWidth, 1)
+	p.positive("RECONCILE_EVERY", c.ReconcileEvery)
+	p.oneOf("MAIL", c.MailDriver, "outbox")
+	if _, err := mail.ParseAddress(c.MailFrom); err != nil {
+		p.bad("MAIL_FROM", "%q: %w", c.MailFrom, err)
+	}
+	return c, p.err()
+}
+
+// LoadWorker reads the worker's settings, as LoadAPI does.
+func LoadWorker(getenv func(string) string) (Worker, error) {
+	var c Worker
+	p := read(&c, getenv)
+	c.AdminAddr = p.admin(c.AdminAddr)
+	p.process(c.Process)
+	p.drivers(c.Drivers)
+	return c, p.err()
+}
+
+// read fills a config struct and notes what could not be read.
+func read(into any, getenv func(string) string) *problems {
+	p := &problems{told: map[string]bool{}}
+	environment := map[string]string{} // not nil, which would mean the real one
+	variables := map[string]string{}   // by field name, for the parser's errors
+	for _, f := range fields(reflect.TypeOf(into).Elem()) {
+		name := f.variable
+		variables[f.name] = name
+		value := getenv(prefix + name)
+		if f.secret {
+			value = p.orFile(name, value, getenv(prefix+name+"_FILE"))
+		}
+		if value != "" {
+			environment[prefix+name] = value
+		}
+	}
+	err := env.ParseWithOptions(into, env.Options{Environment: environment, Prefix: prefix})
+	for _, err := range split(err) {
+		var parse env.ParseError
+		var missing env.VarIsNotSetError
+		switch {
+		case errors.As(err, &missing):
+			p.bad(strings.TrimPrefix(missing.Key, prefix), "required")
+		case errors.As(err, &parse):
+			p.bad(variables[parse.Name], "%w", parse.Err)
+		default:
+			p.errs = append(p.errs, err)
+		}
+	}
+	return p
+}
+
+func split(err error) []error {
+	var all env.AggregateError
+	if errors.As(err, &all) {
+		return all.Errors
+	}
+	if err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
+type field struct {
+	name, variable string
+	secret         bool
+}
+
+// fields lists the settings of a config struct and of the groups it embeds.
+func fields(t reflect.Type) []field {
+	var all []field
+	for f := range t.Fields() {
+		if f.Anonymous {
+			all = append(all, fields(f.Type)...)
+			continue
+		}
+		variable, _, _ := strings.Cut(f.Tag.Get("env"), ",")
+		all = append(all, field{f.Name, variable, f.Type == reflect.TypeFor[Secret]()})
+	}
+	return all
+}
+
+// problems collects what is wrong, the first thing for each variable: a value
+// that could not be read is not checked as well.
+type problems struct {
+	errs []error
+	told map[string]bool
+}
+
+func (p *problems) err() error { return errors.Join(p.errs...) }
+
+func (p *problems) bad(variable, format string, args ...any) {
+	if p.told[variable] {
+		return
+	}
+	p.told[variable] = true
+	p.errs = append(p.errs, fmt.Errorf(prefix+variable+": "+format, args...))
+}
+
+// orFile takes a secret from its variable or from the file that another names.
+func (p *problems) orFile(variable, value, path string) string {
+	switch {
+	case path == "":
+		return value
+	case value != "":
+		p.bad(variable, "set both as a value and as %s%s_FILE", prefix, variable)
+		return value
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		p.bad(variable, "%w", err)
+		return ""
+	}
+	return strings.TrimRight(string(content), "\r\n")
+}
+
+func (p *problems) process(c Process) {
+	p.positive("DRAIN", c.Drain)
+}
+
+func (p *problems) drivers(c Drivers) {
+	p.oneOf("STORE", c.Store, "sqlite")
+	p.oneOf("QUEUE", c.Queue, "sqlite")
+}
+
+func (p *problems) redis(c Redis) {
+	p.address("REDIS_ADDR", c.RedisAddr)
+	p.atLeast("REDIS_POOL", c.RedisPool, 1)
+	// What Redis hashes is between the first { and the next }, if not empty.
+	_, rest, _ := strings.Cut(c.KeyPrefix, "{")
+	if tag, _, closed := strings.Cut(rest, "}"); !closed || tag == "" {
+		p.bad("KEY_PREFIX", "%q: want a hash tag in it, such as {sale}:", c.KeyPrefix)
+	}
+}
+
+func (p *problems) budgets(c Budgets, drain time.Duration) {
+	p.positive("REQUEST_BUDGET", c.RequestBudget)
+	p.positive("REDIS_BUDGET", c.RedisBudget)
+	p.positive("CREATE_BUDGET", c.CreateBudget)
+	p.positive("ENQUEUE_BUDGET", c.EnqueueBudget)
+	p.positive("EXECUTE_TIMEOUT", c.ExecuteTimeout)
+	if p.ok("REQUEST_BUDGET", "REDIS_BUDGET", "CREATE_BUDGET", "ENQUEUE_BUDGET") {
+		if parts := c.RedisBudget + c.CreateBudget + c.EnqueueBudget; parts >= c.RequestBudget {
+			p.bad("REQUEST_BUDGET", "%s: want more than the %s of Redis, create and enqueue together", c.RequestBudget, parts)
+		}
+	}
+	if p.ok("DRAIN", "EXECUTE_TIMEOUT", "REQUEST_BUDGET") {
+		if longest := max(c.ExecuteTimeout, c.RequestBudget); drain <= longest {
+			p.bad("DRAIN", "%s: want more than %s, the longest call in flight", drain, longest)
+		}
+	}
+}
+
+// ok tells whether nothing was wrong with these variables so far.
+func (p *problems) ok(variables ...string) bool {
+	return !slices.ContainsFunc(variables, func(v string) bool { return p.told[v] })
+}
+
+func (p *problems) atLeast(variable string, got, want int) {
+	if got < want {
+		p.bad(variable, "%d: want at least %d", got, want)
+	}
+}
+
+func (p *problems) positive(variable string, got time.Duration) {
+	if got <= 0 {
+		p.bad(variable, "%s: want more than 0", got)
+	}
+}
+
+func (p *problems) oneOf(variable, got string, want ...string) {
+	if !slices.Contains(want, got) {
+		p.bad(variable, "%q: want %s", got, strings.Join(want, " or "))
+	}
+}
+
+// url wants an address of a web server and nothing that a path could not be
+// added to.
+func (p *problems) url(variable, got string) *url.URL {
+	u, err := url.Parse(got)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" ||
+		u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		p.bad(variable, "want http:// or https://, a host, and no user, query or fragment")
+		return nil
+	}
+	return u
+}
+
+// address wants host:port and returns the host.
+func (p *problems) address(variable, got string) string {
+	host, port, err := net.SplitHostPort(got)
+	if err != nil || port == "" {
+		p.bad(variable, "%q: want host:port", got)
+	}
+	return host
+}
+
+// admin wants an address that the world cannot reach: everybody who does may
+// look inside the process.
+func (p *problems) admin(got string) string {
+	if got == "off" {
+		return ""
+	}
+	const variable = "ADMIN_ADDR"
+	host := p.address(variable, got)
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && !ip.IsLoopback() && !ip.IsPrivate() {
+		p.bad(variable, "%q: want a loopback or private address", got)
+	}
+	return got
+}

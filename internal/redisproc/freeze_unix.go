@@ -1,0 +1,11 @@
+//go:build unix
+
+package redisproc
+
+import (
+	"os"
+	"syscall"
+)
+
+func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
