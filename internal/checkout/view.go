@@ -1,0 +1,87 @@
+package checkout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/internal/booking"
+)
+
+// Rows is what a view needs of the seat ledger; it only reads.
+type Rows interface {
+	Row(ctx context.Context, code string) (booking.Row, time.Time, error)
+	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
+}
+
+// Records finds an attempt's record, or booking.ErrNotFound.
+type Records interface {
+	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
+}
+
+// Viewer tells candidates about their own bookings. It changes nothing.
+type Viewer struct {
+	Rows    Rows
+	Records Records
+}
+
+// View tells where a candidate's attempt stands. booking.ErrNotFound when there
+// is no such booking; booking.ErrTryAgain when it cannot be told now.
+func (v *Viewer) View(ctx context.Context, code, attempt string) (booking.View, error) {
+	row, now, err := v.Rows.Row(ctx, code)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return booking.View{}, fmt.Errorf("view booking: %w: %w", booking.ErrTryAgain, err)
+	}
+	if err == nil && row.Attempt == attempt {
+		return v.live(ctx, row, now)
+	}
+	if err == nil && row.Back != nil && row.Back.Attempt == attempt {
+		// Another attempt is taking the seat over; until it has a payment, undo may
+		// give the seat back to this one.
+		return booking.View{State: booking.ViewRefused, Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}, nil
+	}
+	taken := err == nil
+	rec, err := v.Records.Record(ctx, booking.CandidateHash(code), attempt)
+	if errors.Is(err, booking.ErrNotFound) {
+		return booking.View{}, err
+	}
+	if err != nil {
+		return booking.View{}, fmt.Errorf("view record: %w: %w", booking.ErrTryAgain, err)
+	}
+	view := booking.View{Level: rec.Level}
+	switch {
+	case rec.State == booking.StatePaid:
+		view.State = booking.ViewPaid
+	case rec.State == booking.StateReleased || taken:
+		view.State = booking.ViewReleased
+	default:
+		view.State = booking.ViewPaying // its end is being decided
+	}
+	return view, nil
+}
+
+func (v *Viewer) live(ctx context.Context, row booking.Row, now time.Time) (booking.View, error) {
+	view := booking.View{Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}
+	switch row.Phase {
+	case booking.PhaseNew, booking.PhasePayable, booking.PhaseHeld:
+		view.State = booking.ViewHeld
+		if !row.Live(now) {
+			return view, nil
+		}
+		p, err := v.Rows.PaymentOf(ctx, row.Attempt)
+		if err != nil && !errors.Is(err, booking.ErrNotFound) {
+			return booking.View{}, fmt.Errorf("view payment link: %w: %w", booking.ErrTryAgain, err)
+		}
+		view.PaymentURL = p.URL
+	case booking.PhasePaying:
+		view.State = booking.ViewPaying
+	case booking.PhaseRefused:
+		view.State = booking.ViewRefused
+	case booking.PhasePaid:
+		view.State, view.SecondsLeft = booking.ViewPaid, 0
+	default:
+		return booking.View{}, fmt.Errorf("row is %q: %w: %w", row.Phase, booking.ErrTryAgain, booking.ErrLedgerDamaged)
+	}
+	return view, nil
+}

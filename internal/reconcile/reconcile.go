@@ -1,0 +1,391 @@
+// Package reconcile decides what lapsed and what was paid when nobody else
+// will. One runner of the fleet at a time is elected, but nothing here depends
+// on there being one only: every step is conditional in the ledger, and
+// everything outside Redis rests on acknowledged answers.
+//
+// It alone gives back a seat that has a payment, and only after the gateway has
+// said that the payment is not completed. In doubt it keeps the seat, looks
+// again, and after a while says so loudly.
+package reconcile
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"holdfast/internal/booking"
+)
+
+// Ledger is what the reconciler needs of the seat ledger. Due only reads; every
+// other answer is acknowledged or booking.ErrNotAcknowledged, on which nothing
+// rests: the row is still due and the next sweep repeats the step.
+type Ledger interface {
+	Due(ctx context.Context, skip, limit int) ([]booking.DueRow, time.Time, error)
+	Undo(ctx context.Context, code, attempt string) error
+	Queued(ctx context.Context, code, attempt string) error
+	TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
+	Release(ctx context.Context, code, attempt string) error
+	Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error
+	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
+}
+
+// Gateway answers what became of a payment, and executes one at most once.
+// booking.ErrNotSent says that nothing happened.
+type Gateway interface {
+	Execute(ctx context.Context, payment string) (booking.Charge, error)
+	Query(ctx context.Context, payment string) (booking.Charge, error)
+}
+
+// Settler is where payments end; see package settle. Every method is safe to
+// repeat.
+type Settler interface {
+	Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error
+	Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error
+	ReleaseRecord(ctx context.Context, rec booking.Record, reason string) error
+	Resume(ctx context.Context, code string, row booking.Row) error
+}
+
+// Store puts a record if the attempt has none. Safe to repeat.
+type Store interface {
+	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
+}
+
+// Deps is what a Reconciler is made of.
+type Deps struct {
+	Ledger  Ledger
+	Gateway Gateway
+	Settler Settler
+	Store   Store
+	// Every is the time between two sweeps, Budget what one may take.
+	Every, Budget time.Duration
+	// Width is how many rows are worked on at a time.
+	Width int
+	// QueriesPerSecond bounds the status queries of the fleet; since one runner is
+	// elected, the bound is this process's.
+	QueriesPerSecond float64
+	// ExecuteTimeout bounds one execute call; Lapse is how long after creation the
+	// gateway may still execute a payment.
+	ExecuteTimeout, Lapse time.Duration
+	// Changed is called after a seat was given back; it must not block.
+	Changed    func()
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Reconciler sweeps. Sweep and Run must not run at the same time in one process.
+type Reconciler struct {
+	Deps
+	limit   *rate.Limiter
+	metrics *metrics
+}
+
+const (
+	payingMargin = 5 * time.Second  // 'paying' outlasts its execute call by this
+	rowTimeout   = 15 * time.Second // one row, beside its execute call
+	retrySoon    = 20 * time.Second // after an answer that never came
+	retryOutage  = time.Minute      // after the whole gateway could not be reached
+	doubtAgain   = 10 * time.Minute // in doubt, and after three answers that never came
+	lapseMargin  = time.Minute      // a payment is created within this after admission
+	missLimit    = 3
+	lookLimit    = 3               // extensions in doubt before a human is called
+	unfinished   = 5 * time.Minute // between two "payer not finished" that are final together
+)
+
+// New checks its dependencies.
+func New(d Deps) (*Reconciler, error) {
+	if d.Ledger == nil || d.Gateway == nil || d.Settler == nil || d.Store == nil || d.Log == nil || d.Registerer == nil {
+		return nil, errors.New("reconcile: a dependency is missing")
+	}
+	if d.Every <= 0 || d.Budget <= 0 || d.Width < 1 || d.QueriesPerSecond <= 0 || d.ExecuteTimeout <= 0 || d.Lapse <= 0 {
+		return nil, errors.New("reconcile: every, budget, width, query rate, execute timeout and lapse must be positive")
+	}
+	if d.Changed == nil {
+		d.Changed = func() {}
+	}
+	return &Reconciler{
+		Deps:    d,
+		limit:   rate.NewLimiter(rate.Limit(d.QueriesPerSecond), d.Width),
+		metrics: newMetrics(d.Registerer),
+	}, nil
+}
+
+// Run sweeps until the context ends. Sweeps never overlap. It returns nil.
+func (r *Reconciler) Run(ctx context.Context) error {
+	tick := time.NewTicker(r.Every)
+	defer tick.Stop()
+	for {
+		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
+			r.Log.ErrorContext(ctx, "sweep did not finish; the next one goes on", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Report counts what a sweep did, by action.
+type Report map[string]int
+
+// Sweep looks at every row that is due, the oldest look first. After the
+// sweep's budget it starts no more; rows at work finish on contexts of their
+// own, since money may move in them. A row that fails stays due, holds up no
+// other, and is counted in the report as "failed". The error says why the sweep
+// itself could not go on.
+func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
+	sweep, cancel := context.WithTimeout(ctx, r.Budget)
+	defer cancel()
+	var (
+		mu     sync.Mutex
+		report = Report{}
+		looked = map[string]bool{}
+		ended  = make(chan struct{}, r.Width)
+		atWork = 0
+		limit  = r.Width
+	)
+	work := func(d booking.DueRow, now time.Time) {
+		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ExecuteTimeout+rowTimeout)
+		defer cancel()
+		action, err := r.row(own, d, now)
+		if err != nil {
+			action = "failed"
+			r.Log.WarnContext(ctx, "row stays due", "attempt", d.Row.Attempt, "phase", string(d.Row.Phase), "error", err)
+		}
+		r.metrics.actions.WithLabelValues(action).Inc()
+		mu.Lock()
+		defer mu.Unlock()
+		report[action]++
+	}
+	wait := func() { <-ended; atWork-- }
+	finish := func(err error) (Report, error) {
+		for atWork > 0 {
+			wait()
+		}
+		return report, err
+	}
+	for {
+		due, now, err := r.Ledger.Due(sweep, 0, limit)
+		if err != nil {
+			return finish(fmt.Errorf("list due rows: %w", err))
+		}
+		known := 0
+		for _, d := range due {
+			key := d.Code + "\n" + d.Row.Attempt + "\n" + string(d.Row.Phase)
+			if looked[key] {
+				known++ // at work, or failed in this sweep
+				continue
+			}
+			looked[key] = true
+			for atWork >= r.Width {
+				wait()
+			}
+			if sweep.Err() != nil {
+				return finish(fmt.Errorf("sweep: %w", sweep.Err()))
+			}
+			atWork++
+			go func() { work(d, now); ended <- struct{}{} }()
+		}
+		switch {
+		case known < len(due):
+		case atWork > 0:
+			wait()
+		case len(due) < limit:
+			r.metrics.lastSuccess.SetToCurrentTime()
+			return finish(nil)
+		}
+		limit = known + r.Width
+	}
+}
+
+// row does what its phase asks for and names it.
+func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (string, error) {
+	if d.Err != nil {
+		return "", d.Err
+	}
+	row := d.Row
+	if row.Payment == "" {
+		return r.undo(ctx, d)
+	}
+	if row.Phase == booking.PhasePaid {
+		return "resumed", r.Settler.Resume(ctx, d.Code, row)
+	}
+	rec, err := r.record(ctx, d)
+	if err != nil {
+		return "", err
+	}
+	switch row.Phase {
+	case booking.PhasePayable:
+		if now.UnixMilli() < row.Deadline {
+			return "queued", r.Ledger.Queued(ctx, d.Code, row.Attempt)
+		}
+		return r.lapsed(ctx, d, rec)
+	case booking.PhaseHeld, booking.PhaseRefused:
+		return r.lapsed(ctx, d, rec)
+	case booking.PhasePaying:
+		return r.paying(ctx, d, rec, now)
+	}
+	return "", fmt.Errorf("row is %q: %w", row.Phase, booking.ErrLedgerDamaged)
+}
+
+func (r *Reconciler) undo(ctx context.Context, d booking.DueRow) (string, error) {
+	err := r.Ledger.Undo(ctx, d.Code, d.Row.Attempt)
+	if errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrHasPayment) {
+		return "moved", nil // someone else was faster
+	}
+	if err == nil {
+		r.Changed()
+	}
+	return "undone", err
+}
+
+// record puts the attempt's record if there is none, so that no payment can be
+// without a trace, and returns the record as it was ordered.
+func (r *Reconciler) record(ctx context.Context, d booking.DueRow) (booking.Record, error) {
+	p, err := r.Ledger.PaymentOf(ctx, d.Row.Attempt)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return booking.Record{}, err
+	}
+	rec := d.Row.HeldRecord(d.Code, p.URL, p.Signature)
+	if _, _, err := r.Store.PutHeld(ctx, rec); err != nil {
+		return booking.Record{}, fmt.Errorf("put record: %w", err)
+	}
+	return rec, nil
+}
+
+// lapsed asks the gateway once about a row past its deadline: completed is
+// confirmed, anything else that is an answer gives the seat back.
+func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.Record) (string, error) {
+	charge, err := r.query(ctx, rec.PaymentID)
+	if err != nil {
+		return r.missed(ctx, d, err)
+	}
+	if charge.Status == booking.ChargeCompleted {
+		return r.confirm(ctx, d, rec, charge)
+	}
+	switch err := r.Ledger.Release(ctx, d.Code, d.Row.Attempt); {
+	case err == nil:
+		r.Changed()
+	case errors.Is(err, booking.ErrNotOwner): // given back before
+	case booking.LedgerAnswered(err):
+		return "moved", nil // paid or being paid meanwhile
+	default:
+		return "", err
+	}
+	return "released", r.Settler.ReleaseRecord(ctx, rec, "time to pay is over")
+}
+
+// paying takes over a row whose execute call must have ended, then asks. It
+// never releases in the same step.
+func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.Record, now time.Time) (string, error) {
+	token, end := rand.Text(), time.Now().Add(r.ExecuteTimeout)
+	row, _, err := r.Ledger.TakeOverPay(ctx, d.Code, d.Row.Attempt, rec.PaymentID, token, r.ExecuteTimeout+payingMargin)
+	if err != nil {
+		if booking.LedgerAnswered(err) {
+			return "moved", nil
+		}
+		return "", err
+	}
+	d.Row = row
+	lapsed := now.Sub(time.UnixMilli(row.AdmittedAt)) > r.Lapse+lapseMargin
+	charge, err := r.query(ctx, rec.PaymentID)
+	switch {
+	case err != nil:
+		return r.missed(ctx, d, err)
+	case charge.Status == booking.ChargeCompleted:
+		return r.confirm(ctx, d, rec, charge)
+	case charge.Status == booking.ChargeRefused || lapsed:
+		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+	}
+	// The gateway executes a payment at most once, so executing again ends most
+	// doubts: it pays, is refused, or hears that the payer has not finished.
+	call, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	charge, err = r.Gateway.Execute(call, rec.PaymentID)
+	switch {
+	case errors.Is(err, booking.ErrNotSent):
+		return r.missed(ctx, d, err)
+	case err != nil:
+		return r.doubt(ctx, d, err)
+	case charge.Status == booking.ChargeCompleted:
+		return r.confirm(ctx, d, rec, charge)
+	case charge.Status == booking.ChargeRefused:
+		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+	case charge.Status == booking.ChargeUnfinished:
+		first := row.UnfinishedAt
+		if first > 0 && now.Sub(time.UnixMilli(first)) >= unfinished {
+			return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+		}
+		return "unfinished", r.Ledger.Postpone(ctx, d.Code, row.Attempt, booking.PhasePaying, unfinished, booking.CountUnfinished)
+	}
+	return r.doubt(ctx, d, fmt.Errorf("execute answered %s: %w", charge.Code, booking.ErrInDoubt))
+}
+
+// confirm settles a completed payment. Money that is no paid seat keeps the row
+// in doubt: a human decides.
+func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.Record, charge booking.Charge) (string, error) {
+	err := r.Settler.Confirm(ctx, d.Code, rec, charge)
+	if errors.Is(err, booking.ErrOtherThanOrdered) {
+		return r.doubt(ctx, d, err)
+	}
+	if errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrSecondPayment) {
+		return "moved", nil // said loudly where it was found
+	}
+	return "confirmed", err
+}
+
+// missed postpones after an answer that never came: briefly, and after three in
+// a row as a doubt. An outage of the whole gateway counts against no row.
+func (r *Reconciler) missed(ctx context.Context, d booking.DueRow, cause error) (string, error) {
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if errors.Is(cause, booking.ErrNotSent) {
+		r.Log.ErrorContext(ctx, "gateway cannot be reached: seats past their deadline wait for its word", "error", cause)
+		return "outage", r.postpone(ctx, d, retryOutage, booking.CountNothing)
+	}
+	if d.Row.Misses+1 >= missLimit {
+		return r.doubt(ctx, d, cause)
+	}
+	return "missed", r.postpone(ctx, d, retrySoon, booking.CountMiss)
+}
+
+// doubt keeps the seat and looks again later; after three extensions it calls a
+// human, and goes on asking.
+func (r *Reconciler) doubt(ctx context.Context, d booking.DueRow, cause error) (string, error) {
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if d.Row.Looks >= lookLimit {
+		r.Log.ErrorContext(ctx, "payment in doubt: its seat is kept until someone decides",
+			"attempt", d.Row.Attempt, "payment", d.Row.Payment, "extensions", d.Row.Looks, "error", cause)
+	}
+	return "doubt", r.postpone(ctx, d, doubtAgain, booking.CountLook)
+}
+
+func (r *Reconciler) postpone(ctx context.Context, d booking.DueRow, by time.Duration, count booking.Count) error {
+	err := r.Ledger.Postpone(ctx, d.Code, d.Row.Attempt, d.Row.Phase, by, count)
+	if errors.Is(err, booking.ErrNotOwner) {
+		return nil // moved meanwhile
+	}
+	return err
+}
+
+// query asks under the fleet's rate. An answer in doubt is no answer.
+func (r *Reconciler) query(ctx context.Context, payment string) (booking.Charge, error) {
+	if err := r.limit.Wait(ctx); err != nil {
+		return booking.Charge{}, err
+	}
+	c, err := r.Gateway.Query(ctx, payment)
+	if err == nil && c.Status == booking.ChargeUnknown {
+		return c, fmt.Errorf("query answered %s: %w", c.Code, booking.ErrInDoubt)
+	}
+	return c, err
+}

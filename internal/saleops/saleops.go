@@ -1,0 +1,316 @@
+// Package saleops is what an operator may do to a sale: put it into force, load
+// the allowlist, open and close booking, rebuild a lost seat ledger from the
+// store. Every change in Redis is acknowledged, or reported as not made.
+package saleops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/internal/booking"
+)
+
+// Ledger is what these operations need of the seat ledger; see admission.Gate.
+type Ledger interface {
+	Epoch(ctx context.Context) (string, error)
+	ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error)
+	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
+	AddCandidates(ctx context.Context, list []booking.Candidate) error
+	Now(ctx context.Context) (time.Time, error)
+}
+
+// Store is read by a rebuild, and told the end of what lapsed.
+type Store interface {
+	Empty(ctx context.Context) (bool, error)
+	Records(ctx context.Context) iter.Seq2[booking.Record, error]
+	Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error
+}
+
+// Queue tells whether every message has become a record.
+type Queue interface {
+	Stats(ctx context.Context) (booking.QueueStats, error)
+}
+
+// Gateway tells what became of a payment.
+type Gateway interface {
+	Query(ctx context.Context, payment string) (booking.Charge, error)
+}
+
+// Ops are the operations.
+type Ops struct {
+	Ledger  Ledger
+	Store   Store
+	Queue   Queue
+	Gateway Gateway
+	Log     *slog.Logger
+}
+
+// chunk is how many candidates or rows go to Redis at a time, so that no command
+// blocks it.
+const chunk = 500
+
+// LoadCandidates adds an allowlist, and returns how many it added. An error of
+// the list ends it; what was added before stays. Safe to repeat.
+func (o *Ops) LoadCandidates(ctx context.Context, list iter.Seq2[booking.Candidate, error]) (int, error) {
+	n := 0
+	batch := make([]booking.Candidate, 0, chunk)
+	flush := func() error {
+		err := o.Ledger.AddCandidates(ctx, batch)
+		n += len(batch)
+		batch = batch[:0]
+		return err
+	}
+	for c, err := range list {
+		if err != nil {
+			return n, err
+		}
+		if batch = append(batch, c); len(batch) == chunk {
+			if err := flush(); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, flush()
+}
+
+// ErrNotDrained refuses a rebuild while messages are still on their way.
+var ErrNotDrained = errors.New("queue and dead letters are not empty: a seat without its record would be lost; let the worker drain the queue and redrive the dead letters first")
+
+// Rebuilt is what a rebuild did.
+type Rebuilt struct {
+	booking.Applied
+	Paid, Held int
+	// Released counts records past their deadline that the gateway says are not
+	// paid; Doubtful those that it gave no word on, whose seats are kept.
+	Released, Doubtful int
+	// Unreadable counts records that could not be read.
+	Unreadable int
+}
+
+// inFlight is how long an execute call may still be on its way that a process
+// sent before the ledger was lost.
+const inFlight = time.Minute
+
+// Rebuild restores an empty seat ledger from the store: records past their
+// deadline first come to their end by the gateway's word, then rows and counters
+// are written, and the epoch last. It refuses while the queue holds messages,
+// when the ledger has an epoch, when a record cannot be read, and when a cap
+// would be exceeded. Safe to repeat until it succeeds.
+func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
+	var out Rebuilt
+	switch _, err := o.Ledger.Epoch(ctx); {
+	case err == nil:
+		return out, errors.New("rebuild: the seat ledger has an epoch and is not lost")
+	case !errors.Is(err, booking.ErrLedgerUnknown):
+		return out, err
+	}
+	stats, err := o.Queue.Stats(ctx)
+	if err != nil {
+		return out, err
+	}
+	if stats.Waiting+stats.InFlight+stats.Dead > 0 {
+		return out, fmt.Errorf("%d waiting, %d in flight, %d dead: %w", stats.Waiting, stats.InFlight, stats.Dead, ErrNotDrained)
+	}
+	now, err := o.Ledger.Now(ctx)
+	if err != nil {
+		return out, err
+	}
+	epoch, err := o.latestEpoch(ctx, &out)
+	if err != nil {
+		return out, err
+	}
+	if out.Unreadable > 0 {
+		return out, fmt.Errorf("%d records cannot be read, and each may be a seat: repair them first: %w", out.Unreadable, booking.ErrUnreadable)
+	}
+	seats, err := o.seats(ctx, epoch, now, &out)
+	if err != nil {
+		return out, err
+	}
+	rows := make([]booking.RestoredRow, 0, len(seats))
+	for _, rec := range seats {
+		rows = append(rows, restoredRow(rec, now))
+	}
+	slices.SortFunc(rows, func(a, b booking.RestoredRow) int { return strings.Compare(a.Row.Attempt, b.Row.Attempt) })
+	for i := range rows {
+		rows[i].Row.Slot = int64(i + 1)
+		if rows[i].Row.Phase == booking.PhasePaid {
+			out.Paid++
+		} else {
+			out.Held++
+		}
+	}
+	if err := o.Ledger.Restore(ctx, nil, true); err != nil {
+		return out, err
+	}
+	for part := range slices.Chunk(rows, chunk) {
+		if err := o.Ledger.Restore(ctx, part, false); err != nil {
+			return out, err
+		}
+	}
+	out.Applied, err = o.Ledger.ApplySale(ctx, sale, epoch, false)
+	if err != nil {
+		return out, fmt.Errorf("rebuild: %w", err)
+	}
+	return out, nil
+}
+
+// latestEpoch is the epoch of the newest attempt: the running sale's.
+func (o *Ops) latestEpoch(ctx context.Context, out *Rebuilt) (string, error) {
+	epoch := ""
+	for rec, err := range o.Store.Records(ctx) {
+		if errors.Is(err, booking.ErrUnreadable) {
+			out.Unreadable++
+			o.Log.ErrorContext(ctx, "record cannot be read", "error", err)
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("scan records: %w", err)
+		}
+		epoch = max(epoch, rec.Epoch)
+	}
+	if epoch == "" {
+		return "", errors.New("rebuild: the store has no record; apply the sale as a first one")
+	}
+	return epoch, nil
+}
+
+// seats picks the record that is each candidate's seat: the paid one, else the
+// newest that is held. Held ones past their deadline, or beside the seat, are
+// ended by the gateway's word.
+func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, out *Rebuilt) (map[string]booking.Record, error) {
+	seats := map[string]booking.Record{}
+	var beside []booking.Record
+	for rec, err := range o.Store.Records(ctx) {
+		if err != nil {
+			return nil, fmt.Errorf("scan records: %w", err)
+		}
+		if rec.Epoch != epoch || rec.State == booking.StateReleased {
+			continue
+		}
+		there, taken := seats[rec.Code]
+		switch {
+		case !taken:
+			seats[rec.Code] = rec
+		case there.State == booking.StatePaid && rec.State == booking.StatePaid:
+			return nil, fmt.Errorf("candidate %.8s has two paid records, attempts %s and %s: give one back first", rec.CandidateHash, there.Attempt, rec.Attempt)
+		case rec.State == booking.StatePaid || (there.State == booking.StateHeld && rec.Attempt > there.Attempt):
+			seats[rec.Code] = rec
+			beside = append(beside, there)
+		default:
+			beside = append(beside, rec)
+		}
+	}
+	for code, rec := range seats {
+		if rec.State != booking.StateHeld || now.Before(rec.Deadline) {
+			continue
+		}
+		ended, err := o.end(ctx, rec, now, out)
+		if err != nil {
+			return nil, err
+		}
+		if ended {
+			delete(seats, code)
+		}
+	}
+	for _, rec := range beside {
+		ended, err := o.end(ctx, rec, now, out)
+		if err != nil {
+			return nil, err
+		}
+		if !ended {
+			o.Log.ErrorContext(ctx, "a second record of one candidate may be paid: check it against the gateway",
+				"attempt", rec.Attempt, "payment", rec.PaymentID)
+		}
+	}
+	return seats, nil
+}
+
+// end releases a record that the gateway says is not paid. A completed one keeps
+// its seat, and the reconciler confirms it; so does one without an answer.
+func (o *Ops) end(ctx context.Context, rec booking.Record, now time.Time, out *Rebuilt) (bool, error) {
+	charge, err := o.Gateway.Query(ctx, rec.PaymentID)
+	switch {
+	case err != nil || charge.Status == booking.ChargeUnknown:
+		out.Doubtful++
+		return false, nil
+	case charge.Status == booking.ChargeCompleted:
+		return false, nil
+	case now.Before(rec.Deadline.Add(inFlight)):
+		return false, nil // an execute call may still be on its way
+	}
+	if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, "time to pay was over at the rebuild", now); err != nil {
+		return false, fmt.Errorf("release record: %w", err)
+	}
+	out.Released++
+	return true, nil
+}
+
+func restoredRow(rec booking.Record, now time.Time) booking.RestoredRow {
+	r := booking.RestoredRow{
+		Code: rec.Code,
+		Row: booking.Row{
+			Attempt:    rec.Attempt,
+			Level:      rec.Level,
+			Phase:      booking.PhaseHeld,
+			AdmittedAt: rec.AdmittedAt.UnixMilli(),
+			Hold:       rec.Deadline.Sub(rec.AdmittedAt).Milliseconds(),
+			Amount:     rec.Amount,
+			Currency:   rec.Currency,
+			Deadline:   rec.Deadline.UnixMilli(),
+			Payment:    rec.PaymentID,
+		},
+		Payment: booking.Payment{ID: rec.PaymentID, URL: rec.PaymentURL, Signature: rec.Signature},
+	}
+	if rec.State != booking.StatePaid {
+		r.Look = now.Add(inFlight)
+		if rec.Deadline.After(r.Look) {
+			r.Look = rec.Deadline
+		}
+		return r
+	}
+	r.Row.Phase = booking.PhasePaid
+	r.Row.Transaction = rec.Transaction
+	r.Row.PaidAt = rec.PaidAt.UnixMilli()
+	r.Row.RecordDone = true
+	r.Row.MailDone = rec.Mail == booking.MailSent
+	if !r.Row.MailDone {
+		r.Look = now
+	}
+	return r
+}
+
+// Start puts a sale into force on an empty Redis: for the first time, with a new
+// epoch, when store and queue are empty too, else by a rebuild from the store. A
+// ledger that has an epoch is left as it is but for the sale.
+func (o *Ops) Start(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
+	switch _, err := o.Ledger.Epoch(ctx); {
+	case err == nil:
+		applied, err := o.Ledger.ApplySale(ctx, sale, "", false)
+		return Rebuilt{Applied: applied}, err
+	case !errors.Is(err, booking.ErrLedgerUnknown):
+		return Rebuilt{}, err
+	}
+	empty, err := o.Store.Empty(ctx)
+	if err != nil {
+		return Rebuilt{}, err
+	}
+	stats, err := o.Queue.Stats(ctx)
+	if err != nil {
+		return Rebuilt{}, err
+	}
+	if !empty || stats.Waiting+stats.InFlight+stats.Dead > 0 {
+		return o.Rebuild(ctx, sale)
+	}
+	now, err := o.Ledger.Now(ctx)
+	if err != nil {
+		return Rebuilt{}, err
+	}
+	applied, err := o.Ledger.ApplySale(ctx, sale, booking.NewEpoch(now), false)
+	return Rebuilt{Applied: applied}, err
+}

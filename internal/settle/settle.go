@@ -1,0 +1,396 @@
+// Package settle is where a payment becomes a seat: the browser's return, and
+// what the reconciler learns, end here. Each signal is a hint; the gateway's own
+// word on this payment decides, and it is compared with what was ordered.
+//
+// It never releases a seat. When it cannot know, it changes nothing and leaves
+// the row to the reconciler. What it does is safe to repeat: the ledger is told
+// first, acknowledged, then the record, then the mail.
+package settle
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"holdfast/internal/booking"
+)
+
+// Ledger is what settling needs of the seat ledger. Answers are acknowledged;
+// booking.ErrNotAcknowledged says that nothing may rest on the call, and the next
+// signal or sweep repeats it. Every method is safe to repeat.
+type Ledger interface {
+	Row(ctx context.Context, code string) (booking.Row, time.Time, error)
+	BeginPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
+	EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error
+	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
+	RecordDone(ctx context.Context, code, attempt string) error
+	MailDone(ctx context.Context, code, attempt string) error
+	// Issued finds a payment we issued, or booking.ErrNotFound.
+	Issued(ctx context.Context, payment string) (booking.Issued, error)
+	// Email is the address on file, or booking.ErrNotFound.
+	Email(ctx context.Context, code string) (string, error)
+}
+
+// Gateway moves money and tells what became of a payment. booking.ErrNotSent
+// says that nothing happened; any other error, that it may have.
+type Gateway interface {
+	Execute(ctx context.Context, payment string) (booking.Charge, error)
+	Query(ctx context.Context, payment string) (booking.Charge, error)
+}
+
+// Store keeps the records. Every method is conditional and safe to repeat.
+type Store interface {
+	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
+	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
+	Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error
+	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
+	RecordByPayment(ctx context.Context, payment string) (booking.Record, error)
+	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
+	MailSent(ctx context.Context, candidateHash, attempt, claim string) error
+}
+
+// Mailer sends the confirmation. A nil error means that it is handed over;
+// after an error it is sent again.
+type Mailer interface {
+	Send(ctx context.Context, m booking.Mail) error
+}
+
+// Sale tells the running sale, for the mail's words.
+type Sale interface {
+	Sale(ctx context.Context) (booking.Sale, error)
+}
+
+// Background runs work that must not end with the request that started it, and
+// that a drain waits for. It refuses when draining.
+type Background interface {
+	Go(fn func()) bool
+}
+
+// Deps is what a Service is made of; every field but Now is required.
+type Deps struct {
+	Ledger     Ledger
+	Gateway    Gateway
+	Store      Store
+	Mailer     Mailer
+	Sale       Sale
+	Background Background
+	// BookingURL makes the booking URL of a candidate's attempt, for the mail.
+	BookingURL func(code, attempt string) string
+	// ExecuteTimeout bounds one execute call; 'paying' lasts longer than it.
+	ExecuteTimeout time.Duration
+	Now            func() time.Time
+	Log            *slog.Logger
+	Registerer     prometheus.Registerer
+}
+
+// Service settles. Safe for concurrent use.
+type Service struct {
+	Deps
+	mails *prometheus.CounterVec
+}
+
+// PayingMargin is how much longer 'paying' lasts than the execute call in it.
+const PayingMargin = 5 * time.Second
+
+const (
+	stepTimeout = 2 * time.Second  // one ledger step, retries included
+	workTimeout = 10 * time.Second // record and mail of one booking
+	mailLease   = 2 * time.Minute
+)
+
+// New checks its dependencies.
+func New(d Deps) (*Service, error) {
+	if d.Ledger == nil || d.Gateway == nil || d.Store == nil || d.Mailer == nil || d.Sale == nil || d.Background == nil ||
+		d.BookingURL == nil || d.ExecuteTimeout <= 0 || d.Log == nil || d.Registerer == nil {
+		return nil, errors.New("settle: a dependency is missing")
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	return &Service{Deps: d, mails: promauto.With(d.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_mail_total",
+		Help: "Confirmation mails, by outcome: sent, failed, no_address.",
+	}, []string{"outcome"})}, nil
+}
+
+// Issued finds the payment of a browser's return and checks its signature in
+// constant time. booking.ErrNotFound for a payment that we did not issue or a
+// wrong signature: such a return causes no call to the gateway.
+func (s *Service) Issued(ctx context.Context, payment, signature string) (code, attempt string, err error) {
+	is, err := s.Ledger.Issued(ctx, payment)
+	if errors.Is(err, booking.ErrNotFound) {
+		// The stash has lapsed or Redis was lost: the record knows.
+		var rec booking.Record
+		rec, err = s.Store.RecordByPayment(ctx, payment)
+		is = booking.Issued{Code: rec.Code, Attempt: rec.Attempt, Payment: booking.Payment{Signature: rec.Signature}}
+	}
+	if err != nil {
+		return "", "", err
+	}
+	want := is.Payment.Signature
+	if want == "" || subtle.ConstantTimeCompare([]byte(want), []byte(signature)) != 1 {
+		return "", "", booking.ErrNotFound
+	}
+	return is.Code, is.Attempt, nil
+}
+
+// Return brings a payment to its end after its payer came back with success. It
+// runs on a context of its own, since money may move in it: call it in the
+// background, and wait as long as the browser may wait. What it cannot decide it
+// leaves to the reconciler.
+func (s *Service) Return(ctx context.Context, code, attempt, payment string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ExecuteTimeout+PayingMargin+workTimeout)
+	defer cancel()
+	row, _, err := s.row(ctx, code)
+	if errors.Is(err, booking.ErrNotFound) || (err == nil && (row.Attempt != attempt || row.Payment != payment)) {
+		return fmt.Errorf("return of a payer: %w", booking.ErrNotOwner) // not executed, so no money moves
+	}
+	if err != nil {
+		return err
+	}
+	if row.Phase == booking.PhasePaid {
+		return nil // the sweep writes what may be missing
+	}
+	rec, err := s.orderedRecord(ctx, code, row)
+	if err != nil {
+		return err
+	}
+	if row.Phase == booking.PhasePayable {
+		// The queue may never have taken the record: it must exist before money can.
+		if _, _, err := s.Store.PutHeld(ctx, rec); err != nil {
+			return fmt.Errorf("put record before paying: %w", err)
+		}
+	}
+	// The call's end is counted from before 'paying' began, so that it always comes
+	// before the end of 'paying', however long the announcement or a pause of this
+	// process took.
+	token, end := rand.Text(), time.Now().Add(s.ExecuteTimeout)
+	err = s.beginPay(ctx, code, attempt, payment, token)
+	switch {
+	case errors.Is(err, booking.ErrAlreadyPaid):
+		return nil
+	case err != nil:
+		return err
+	}
+	// From here money may move: the row is 'paying' until its end, whatever
+	// becomes of this process.
+	call, cancelCall := context.WithDeadline(ctx, end)
+	defer cancelCall()
+	charge, err := s.Gateway.Execute(call, payment)
+	if errors.Is(err, booking.ErrNotSent) {
+		return errors.Join(err, s.endPay(ctx, code, attempt, token, booking.PhaseHeld))
+	}
+	if err != nil || charge.Status == booking.ChargeUnknown || charge.Status == booking.ChargeOpen {
+		s.Log.WarnContext(ctx, "execute gave no clear answer, asking", "payment", payment, "gateway_code", charge.Code, "error", err)
+		if charge, err = s.Gateway.Query(ctx, payment); err != nil {
+			return fmt.Errorf("query after execute: %w", err)
+		}
+		if charge.Status != booking.ChargeCompleted {
+			return fmt.Errorf("payment %s is %s after execute: left to the reconciler: %w", payment, charge.Status, booking.ErrInDoubt)
+		}
+	}
+	switch charge.Status {
+	case booking.ChargeCompleted:
+		return s.Confirm(ctx, code, rec, charge)
+	case booking.ChargeRefused:
+		return s.Refuse(ctx, code, rec, token, charge.Code)
+	case booking.ChargeUnfinished:
+		return s.endPay(ctx, code, attempt, token, booking.PhaseHeld)
+	}
+	return fmt.Errorf("payment %s: charge status %q: %w", payment, charge.Status, booking.ErrInDoubt)
+}
+
+// Refuse ends a payment that the gateway finally refused: the row, acknowledged,
+// then the record. The seat stays the candidate's until the deadline.
+func (s *Service) Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error {
+	if err := s.endPay(ctx, code, rec.Attempt, token, booking.PhaseRefused); err != nil {
+		return err
+	}
+	return s.ReleaseRecord(ctx, rec, "refused by the gateway: "+gatewayCode)
+}
+
+// ReleaseRecord ends the record of an attempt that, by an acknowledged answer,
+// owns no seat or whose payment is over. A record that the worker has not
+// written yet is put first, so that the late message finds it ended. A record
+// that is paid or carries another payment is left as it is, and said so. Safe to
+// repeat.
+func (s *Service) ReleaseRecord(ctx context.Context, rec booking.Record, reason string) error {
+	err := s.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, reason, s.Now())
+	if errors.Is(err, booking.ErrNotFound) {
+		if _, _, err := s.Store.PutHeld(ctx, rec); err != nil {
+			return fmt.Errorf("put record to release: %w", err)
+		}
+		err = s.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, reason, s.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("release record: %w", err)
+	}
+	return nil
+}
+
+// Confirm makes a completed charge a paid seat: compared with what was ordered,
+// settled in the ledger, acknowledged, then written, then mailed in the
+// background. booking.ErrOtherThanOrdered, booking.ErrNotOwner (late money) and
+// booking.ErrSecondPayment leave the seat as it is; they are loud, since money
+// has moved. Safe to repeat.
+func (s *Service) Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error {
+	if err := charge.Check(rec); err != nil {
+		s.anomaly(ctx, rec, charge, err)
+		return err
+	}
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	row, err := s.Ledger.Settle(step, code, rec.Attempt, rec.PaymentID, charge.Transaction)
+	if errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrSecondPayment) {
+		s.anomaly(ctx, rec, charge, err)
+	}
+	if err != nil {
+		return fmt.Errorf("settle payment %s: %w", rec.PaymentID, err)
+	}
+	rec.State = booking.StateHeld
+	paid := booking.Paid{Record: rec, Transaction: charge.Transaction, PaidAt: time.UnixMilli(row.PaidAt).UTC()}
+	if err := s.record(ctx, code, paid); err != nil {
+		return err
+	}
+	if !s.Background.Go(func() {
+		mail, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
+		defer cancel()
+		if err := s.mail(mail, code, paid); err != nil {
+			s.Log.WarnContext(mail, "confirmation mail is sent by a later sweep", "attempt", rec.Attempt, "error", err)
+		}
+	}) {
+		s.Log.InfoContext(ctx, "draining: confirmation mail is sent by a later sweep", "attempt", rec.Attempt)
+	}
+	return nil
+}
+
+// Resume finishes what is missing of a paid row: it settles again, so that the
+// answer is acknowledged, then writes the record and sends the mail.
+func (s *Service) Resume(ctx context.Context, code string, row booking.Row) error {
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	row, err := s.Ledger.Settle(step, code, row.Attempt, row.Payment, row.Transaction)
+	if err != nil {
+		return fmt.Errorf("settle again: %w", err)
+	}
+	rec, err := s.orderedRecord(ctx, code, row)
+	if err != nil {
+		return err
+	}
+	paid := booking.Paid{Record: rec, Transaction: row.Transaction, PaidAt: time.UnixMilli(row.PaidAt).UTC()}
+	if err := s.record(ctx, code, paid); err != nil {
+		return err
+	}
+	return s.mail(ctx, code, paid)
+}
+
+func (s *Service) record(ctx context.Context, code string, p booking.Paid) error {
+	if _, err := s.Store.MarkPaid(ctx, p); err != nil {
+		return fmt.Errorf("write paid record: %w", err)
+	}
+	if err := s.Ledger.RecordDone(ctx, code, p.Record.Attempt); err != nil {
+		return fmt.Errorf("mark record written: %w", err)
+	}
+	return nil
+}
+
+// mail sends the confirmation under a lease in the record, so that two processes
+// do not both send it.
+func (s *Service) mail(ctx context.Context, code string, p booking.Paid) error {
+	rec := p.Record
+	to, err := s.Ledger.Email(ctx, code)
+	if err != nil {
+		s.mails.WithLabelValues("no_address").Inc()
+		return fmt.Errorf("address on file: %w", err)
+	}
+	claim, now := rand.Text(), s.Now()
+	mine, err := s.Store.ClaimMail(ctx, rec.CandidateHash, rec.Attempt, claim, now, now.Add(mailLease))
+	if err != nil {
+		return fmt.Errorf("claim mail: %w", err)
+	}
+	if mine {
+		sale, err := s.Sale.Sale(ctx)
+		if err != nil {
+			return fmt.Errorf("sale for the mail: %w", err)
+		}
+		level, _ := sale.Level(rec.Level)
+		rec.State, rec.Transaction, rec.PaidAt = booking.StatePaid, p.Transaction, p.PaidAt
+		err = s.Mailer.Send(ctx, booking.Mail{
+			To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
+		})
+		if err != nil {
+			s.mails.WithLabelValues("failed").Inc()
+			return fmt.Errorf("send mail: %w", err)
+		}
+		s.mails.WithLabelValues("sent").Inc()
+		if err := s.Store.MailSent(ctx, rec.CandidateHash, rec.Attempt, claim); err != nil {
+			return fmt.Errorf("mark mail sent: %w", err)
+		}
+	}
+	there, err := s.Store.Record(ctx, rec.CandidateHash, rec.Attempt)
+	if err != nil {
+		return fmt.Errorf("read the record's mail state: %w", err)
+	}
+	if there.Mail != booking.MailSent {
+		return nil // another sender is at work; the next look sees its end
+	}
+	if err := s.Ledger.MailDone(ctx, code, rec.Attempt); err != nil {
+		return fmt.Errorf("mark mail done: %w", err)
+	}
+	return nil
+}
+
+func (s *Service) row(ctx context.Context, code string) (booking.Row, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	return s.Ledger.Row(ctx, code)
+}
+
+// orderedRecord is the record as it was ordered, made from the row and the
+// stash; without the stash it lacks link and signature, which decide nothing.
+func (s *Service) orderedRecord(ctx context.Context, code string, row booking.Row) (booking.Record, error) {
+	is, err := s.Ledger.Issued(ctx, row.Payment)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return booking.Record{}, err
+	}
+	return row.HeldRecord(code, is.Payment.URL, is.Payment.Signature), nil
+}
+
+// beginPay repeats an announcement that got no answer, which its token makes
+// safe. When there is none, execute is not sent and the row is given back to the
+// payer; if that does not go through either, the reconciler takes it over.
+func (s *Service) beginPay(ctx context.Context, code, attempt, payment, token string) error {
+	var err error
+	for range 2 {
+		step, cancel := context.WithTimeout(ctx, stepTimeout)
+		_, _, err = s.Ledger.BeginPay(step, code, attempt, payment, token, s.ExecuteTimeout+PayingMargin)
+		cancel()
+		if err == nil || booking.LedgerAnswered(err) {
+			return err
+		}
+	}
+	return errors.Join(err, s.endPay(ctx, code, attempt, token, booking.PhaseHeld))
+}
+
+func (s *Service) endPay(ctx context.Context, code, attempt, token string, as booking.Phase) error {
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	if err := s.Ledger.EndPay(step, code, attempt, token, as); err != nil {
+		return fmt.Errorf("end of paying as %s: %w", as, err)
+	}
+	return nil
+}
+
+// anomaly is money that moved and is no paid seat: someone must act.
+func (s *Service) anomaly(ctx context.Context, rec booking.Record, charge booking.Charge, err error) {
+	s.Log.ErrorContext(ctx, "money moved without a paid seat: check it against the gateway and give it back",
+		"payment", rec.PaymentID, "attempt", rec.Attempt, "transaction", charge.Transaction,
+		"paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency, "error", err)
+}
