@@ -1,0 +1,25 @@
+# The version is pinned: a new linter must not fail an old commit.
+GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check build run
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what the tests need and this machine has not: redis-server, a C compiler
+	@.ci/setup
+
+test: setup ## all tests, with the race detector; what continuous integration runs
+	go test -race -shuffle=on -count=1 -timeout=10m ./...
+
+check: ## format, vet, lint
+	@out="$$(gofmt -l .)"; test -z "$$out" || { echo "gofmt -w is due in:"; echo "$$out"; exit 1; }
+	go vet ./...
+	$(GOLANGCI_LINT) run ./...
+
+build: ## static programs in bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+
+run: ## everything in one process: page, API, worker, reconciler, mock gateway
+	go run ./cmd/local
