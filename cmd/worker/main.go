@@ -1,0 +1,19 @@
+// Command worker moves queued bookings into the booking store. Its settings come
+// from HOLDFAST_* variables; see internal/config.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"holdfast/internal/app"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := app.RunWorker(ctx, os.Getenv, os.Stderr)
+	stop() // os.Exit would skip a defer
+	os.Exit(app.ExitCode("worker", err, os.Stderr))
+}

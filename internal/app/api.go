@@ -1,0 +1,391 @@
+// Package app wires the processes together: it turns settings into adapters,
+// adapters into use cases, and runs them until told to stop. It decides nothing
+// about seats or money.
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/admission"
+	"holdfast/internal/booking"
+	"holdfast/internal/checkout"
+	"holdfast/internal/config"
+	"holdfast/internal/flight"
+	"holdfast/internal/httpapi"
+	"holdfast/internal/lease"
+	"holdfast/internal/obs"
+	"holdfast/internal/paygate"
+	"holdfast/internal/paygate/redistoken"
+	"holdfast/internal/reconcile"
+	"holdfast/internal/settle"
+	"holdfast/internal/statuspage"
+)
+
+const (
+	reconcilerTerm = 15 * time.Second // a dead runner is replaced after this
+	sweepBudget    = 45 * time.Second
+	paymentLapse   = 24 * time.Hour // after which the gateway executes no payment
+)
+
+// Server time-outs. Idle exceeds the balancer's idle time-out of 60 s, so that
+// the balancer, not the server, closes a connection; write exceeds the request
+// budget.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 20 * time.Second
+	idleTimeout       = 90 * time.Second
+	maxHeader         = 16 << 10
+)
+
+// Objects is where status.json lies.
+type Objects interface {
+	Get(ctx context.Context, key string) (body []byte, etag string, err error)
+	Put(ctx context.Context, key string, body []byte, contentType, ifMatch string) (etag string, err error)
+}
+
+// Extras are what the local profile and tests give instead of settings.
+type Extras struct {
+	// Drivers that the caller opened and closes; nil opens the configured ones.
+	Drivers *Drivers
+	// Objects instead of the configured store.
+	Objects Objects
+	// InProcessRedis exempts a Redis that cannot tell its eviction policy.
+	InProcessRedis bool
+	// KeepToken is given the gateway token's state after every grant, before the
+	// token is used; nil keeps no copy. The local profile's Redis forgets it, the
+	// gateway's two grants an hour do not.
+	KeepToken func(ctx context.Context, state []byte) error
+	// ClockOffset moves the ledger's clock; tests only.
+	ClockOffset func() time.Duration
+}
+
+// API is the API process: the edge, the reconciler and the publisher.
+type API struct {
+	Gate       *admission.Gate
+	Gateway    *paygate.Client
+	Token      *redistoken.Source
+	Drivers    *Drivers
+	Reconciler *reconcile.Reconciler
+	Publisher  *statuspage.Publisher
+	Edge       *httpapi.Server
+
+	cfg     config.API
+	log     *slog.Logger
+	reg     *prometheus.Registry
+	rdb     *redis.Client
+	lease   *lease.Lease
+	flights *flight.Group
+	extras  Extras
+	closers []func() error
+}
+
+// NewAPI wires an API process. The caller runs it with Run, or closes it.
+func NewAPI(ctx context.Context, cfg config.API, x Extras, log *slog.Logger, reg *prometheus.Registry) (_ *API, err error) {
+	a := &API{cfg: cfg, log: log, reg: reg, extras: x, flights: new(flight.Group)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.Close())
+		}
+	}()
+	if err := a.openLedger(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.openDrivers(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.openGateway(); err != nil {
+		return nil, err
+	}
+	return a, a.wire()
+}
+
+func (a *API) openLedger(ctx context.Context) error {
+	c := a.cfg.Redis
+	client := admission.ClientConfig{Addr: c.RedisAddr, Username: c.RedisUsername, Password: c.RedisPassword.Reveal(), Pool: c.RedisPool}
+	if c.RedisTLS {
+		host, _, err := net.SplitHostPort(c.RedisAddr)
+		if err != nil {
+			return fmt.Errorf("redis address: %w", err)
+		}
+		client.TLS = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	}
+	a.rdb = admission.NewClient(client)
+	a.closers = append(a.closers, a.rdb.Close)
+	keys, err := admission.NewKeys(c.KeyPrefix)
+	if err != nil {
+		return err
+	}
+	a.Gate, err = admission.New(a.rdb, admission.Options{
+		Keys: keys, Acks: int(c.Acks), ClockOffset: a.extras.ClockOffset, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	a.lease = lease.New(a.rdb, keys.Lock(), reconcilerTerm, time.Now)
+	if c.Acks == config.AcksNone && !a.extras.InProcessRedis {
+		a.log.WarnContext(ctx, "no replica acknowledgement is asked for: only an engine that logs every write durably may run like this")
+	}
+	if err := a.checkEviction(ctx); errors.Is(err, admission.ErrEviction) {
+		return err // any other error is "not ready", and may pass
+	}
+	return nil
+}
+
+func (a *API) checkEviction(ctx context.Context) error {
+	if a.extras.InProcessRedis {
+		return nil
+	}
+	return a.Gate.CheckEviction(ctx)
+}
+
+func (a *API) openDrivers(ctx context.Context) error {
+	a.Drivers = a.extras.Drivers
+	if a.Drivers == nil {
+		d, err := OpenDrivers(ctx, a.cfg.Data)
+		if err != nil {
+			return err
+		}
+		a.Drivers = d
+		a.closers = append(a.closers, d.Close)
+	}
+	if a.extras.Objects == nil {
+		o, err := openObjects(ctx, a.cfg.Data)
+		if err != nil {
+			return err
+		}
+		a.extras.Objects = o
+		a.closers = append(a.closers, o.Close)
+	}
+	return nil
+}
+
+func (a *API) openGateway() error {
+	c := a.cfg.Gateway
+	secret := func(s config.Secret) paygate.Secret { return paygate.Secret(s.Reveal()) }
+	hc := paygate.NewHTTPClient(c.GatewaySlots)
+	a.closers = append(a.closers, func() error { hc.CloseIdleConnections(); return nil })
+	granter, err := paygate.NewGranter(c.GatewayURL, paygate.Credentials{
+		AppKey: secret(c.GatewayAppKey), AppSecret: secret(c.GatewayAppSecret),
+		Username: secret(c.GatewayUsername), Password: secret(c.GatewayPassword),
+	}, hc)
+	if err != nil {
+		return err
+	}
+	var opts []redistoken.Option
+	if a.extras.KeepToken != nil {
+		opts = append(opts, redistoken.KeepCopy(a.extras.KeepToken))
+	}
+	a.Token, err = redistoken.New(a.rdb, granter, c.GatewayAppKey.Reveal(), time.Now, a.log, a.reg, opts...)
+	if err != nil {
+		return err
+	}
+	a.closers = append(a.closers, func() error { a.Token.Close(); return nil })
+	a.Gateway, err = paygate.New(paygate.Config{
+		BaseURL: c.GatewayURL, AppKey: secret(c.GatewayAppKey),
+		CreateTimeout: a.cfg.CreateBudget, ExecuteTimeout: a.cfg.ExecuteTimeout,
+	}, a.Token, hc, a.log, a.reg)
+	return err
+}
+
+func (a *API) wire() error {
+	sealer, err := booking.NewSealer(a.cfg.SealKeyBytes())
+	if err != nil {
+		return err
+	}
+	codes, err := booking.NewCodeRule(a.cfg.CodePattern)
+	if err != nil {
+		return err
+	}
+	mail, err := openMailer(a.cfg, time.Now)
+	if err != nil {
+		return err
+	}
+	bookingURL := func(code, attempt string) string { return a.cfg.PublicURL + "/booking/" + sealer.Seal(code, attempt) }
+	resultURL := func(code, attempt string) string {
+		return a.cfg.PublicURL + "/result?booking=" + url.QueryEscape(sealer.Seal(code, attempt))
+	}
+	a.Publisher = statuspage.New(a.Gate, a.extras.Objects, a.log, a.reg)
+	book, err := checkout.New(checkout.Deps{
+		Ledger: a.Gate, Gateway: a.Gateway, Queue: a.Drivers.Queue, Slots: int64(a.cfg.GatewaySlots),
+		Budgets: checkout.Budgets{
+			Request: a.cfg.RequestBudget, Redis: a.cfg.RedisBudget, Create: a.cfg.CreateBudget, Enqueue: a.cfg.EnqueueBudget,
+		},
+		CallbackURL: a.cfg.PublicURL + "/payment/callback", BookingURL: bookingURL,
+		Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	settler, err := settle.New(settle.Deps{
+		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: mail, Sale: a.Gate, Background: a.flights,
+		BookingURL: resultURL, ExecuteTimeout: a.cfg.ExecuteTimeout, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	a.Reconciler, err = reconcile.New(reconcile.Deps{
+		Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Store: a.Drivers.Store,
+		Every: a.cfg.ReconcileEvery, Budget: sweepBudget, Width: a.cfg.ReconcileWidth, QueriesPerSecond: float64(a.cfg.QueryRate),
+		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: paymentLapse, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	a.Edge, err = httpapi.New(httpapi.Deps{
+		Booker: book, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store},
+		Sealer: sealer, Background: a.flights, Codes: codes,
+		Pages:     &httpapi.Pages{Objects: a.extras.Objects, Sales: a.Gate},
+		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),
+		Log: a.log, Registerer: a.reg,
+	})
+	return err
+}
+
+// returnBudget leaves the redirect itself within what the browser waits.
+func returnBudget(request time.Duration) time.Duration { return request - request/16 }
+
+// Ready tells whether the process can do its work now.
+func (a *API) Ready(ctx context.Context) error {
+	if err := a.checkEviction(ctx); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	if _, err := a.Gate.Epoch(ctx); err != nil {
+		return fmt.Errorf("seat ledger: %w", err)
+	}
+	if err := a.Drivers.Store.Ping(ctx); err != nil {
+		return fmt.Errorf("booking store: %w", err)
+	}
+	return nil
+}
+
+// Run serves on ln, and the admin routes on admin if it is not nil, until ctx
+// ends; then it drains: no new bookings, what is in flight goes on for the
+// configured time, the rest is the reconciler's. It closes the API.
+//
+// systemd TimeoutStopSec > drain > the longest call in flight.
+func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
+	defer func() { _ = a.Close() }()
+	// Background work ends after the drain, so that what drains is still published.
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	g, failed := errgroup.WithContext(work)
+	edge := newServer(a.Edge, a.log)
+	g.Go(func() error { return serve(edge, ln) })
+	var adminServer *http.Server
+	if admin != nil {
+		adminServer = newServer(obs.Admin(a.reg, a.Ready), a.log)
+		adminServer.WriteTimeout = 0 // a profile takes as long as it was asked to
+		g.Go(func() error { return serve(adminServer, admin) })
+	}
+	g.Go(func() error { return a.Gate.WatchReplicas(failed) })
+	g.Go(func() error { return a.Publisher.Run(failed) })
+	sweeping, stopSweeping := context.WithCancel(failed)
+	defer stopSweeping()
+	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.Reconciler.Run) })
+
+	select {
+	case <-ctx.Done():
+	case <-failed.Done():
+	}
+	a.log.InfoContext(ctx, "draining", "calls_in_flight", a.flights.InFlight(), "at_most", a.cfg.Drain.String())
+	a.Edge.Drain()
+	stopSweeping()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Drain)
+	defer cancel()
+	edge.SetKeepAlivesEnabled(false)
+	err := edge.Shutdown(drain)
+	a.flights.Close()
+	err = errors.Join(err, a.flights.Wait(drain))
+	stopWork()
+	if adminServer != nil {
+		err = errors.Join(err, adminServer.Close())
+	}
+	return errors.Join(err, g.Wait())
+}
+
+// Close closes what NewAPI opened. Safe to repeat.
+func (a *API) Close() error {
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	a.closers = nil
+	return errors.Join(errs...)
+}
+
+func newServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+func serve(s *http.Server, ln net.Listener) error {
+	if err := s.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// listen opens a listener first, so that "started" means "accepting".
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return ln, nil
+}
+
+// RunAPI is the whole API process: settings from getenv, logs to stderr. It ends
+// when ctx does.
+func RunAPI(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
+	return runAPI(ctx, getenv, stderr, Extras{})
+}
+
+func runAPI(ctx context.Context, getenv func(string) string, stderr io.Writer, x Extras) error {
+	cfg, err := config.LoadAPI(getenv)
+	if err != nil {
+		return fmt.Errorf("settings:\n%w", err)
+	}
+	log := obs.NewLogger(stderr, cfg.LogLevel)
+	ln, err := listen(ctx, cfg.Addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }()
+	admin, err := listen(ctx, cfg.AdminAddr)
+	if err != nil {
+		return err
+	}
+	if admin != nil {
+		defer func() { _ = admin.Close() }()
+	}
+	a, err := NewAPI(ctx, cfg, x, log, obs.NewRegistry())
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "serving", "addr", ln.Addr().String(), "admin", cfg.AdminAddr)
+	return a.Run(ctx, ln, admin)
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"holdfast/internal/config"
+	"holdfast/internal/mailer/outbox"
+	objects "holdfast/internal/objstore/sqlite"
+	queue "holdfast/internal/queue/sqlite"
+	store "holdfast/internal/store/sqlite"
+)
+
+// Drivers are the opened stores behind the ports.
+type Drivers struct {
+	Store *store.Store
+	Queue *queue.Queue
+}
+
+// OpenDrivers opens what the configuration names; config has checked the names.
+// Several processes may open the same folder.
+func OpenDrivers(ctx context.Context, data string) (*Drivers, error) {
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	st, err := store.Open(ctx, filepath.Join(data, "store.db"))
+	if err != nil {
+		return nil, err
+	}
+	q, err := queue.Open(ctx, filepath.Join(data, "queue.db"), queue.Options{})
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	return &Drivers{Store: st, Queue: q}, nil
+}
+
+// Close closes them.
+func (d *Drivers) Close() error { return errors.Join(d.Queue.Close(), d.Store.Close()) }
+
+func openObjects(ctx context.Context, data string) (*objects.Store, error) {
+	return objects.Open(ctx, filepath.Join(data, "objects.db"))
+}
+
+func openMailer(cfg config.API, now func() time.Time) (*outbox.Outbox, error) {
+	return outbox.New(filepath.Join(cfg.Data, "outbox"), cfg.MailFrom, now)
+}

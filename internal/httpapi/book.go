@@ -1,0 +1,274 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	json "github.com/go-json-experiment/json"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/httpapi/web"
+	"holdfast/internal/obs"
+)
+
+// maxBody is the same number as at the edge.
+const maxBody = 8 << 10
+
+const (
+	mediaJSON = "application/json"
+	mediaForm = "application/x-www-form-urlencoded"
+)
+
+// form is the body of POST /book. A pointer tells "not there" from "empty".
+type form struct {
+	Code    *string `json:"code"`
+	Email   *string `json:"email"`
+	Level   *string `json:"level"`
+	Website string  `json:"website"` // hidden; people leave it empty
+}
+
+// held is the body of a 202.
+type held struct {
+	PaymentURL  string    `json:"payment_url"`
+	PaymentID   string    `json:"payment_id"`
+	BookingURL  string    `json:"booking_url"`
+	ExpiresAt   time.Time `json:"expires_at"`
+	SecondsLeft int       `json:"seconds_left"`
+	Level       string    `json:"level"`
+}
+
+func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
+	started := time.Now()
+	in, err := readForm(w, r)
+	if err != nil {
+		return err
+	}
+	if in.Website != "" {
+		return s.honeypot(w, r, in)
+	}
+	req, err := s.request(in, r.Header)
+	if err != nil {
+		return err
+	}
+	ev := obs.EventFrom(r.Context())
+	ev.Level, ev.Candidate = req.Level, obs.CandidatePrefix(booking.CandidateHash(req.Code))
+	if s.draining.Load() {
+		return fmt.Errorf("draining: %w", booking.ErrTryAgain)
+	}
+	h, err := s.Booker.Book(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	ev.Outcome, ev.Attempt = "admitted", h.Attempt
+	s.decoy.learn(h, time.Since(started))
+	return s.accept(w, r, held{
+		PaymentURL: h.PaymentURL, PaymentID: h.PaymentID, BookingURL: h.BookingURL,
+		ExpiresAt: h.ExpiresAt, SecondsLeft: h.SecondsLeft, Level: h.Level,
+	})
+}
+
+func (s *Server) accept(w http.ResponseWriter, r *http.Request, h held) error {
+	if isForm(r) {
+		w.Header().Set("Cache-Control", "no-store")
+		http.Redirect(w, r, h.PaymentURL, http.StatusSeeOther)
+		return nil
+	}
+	return reply(w, http.StatusAccepted, h)
+}
+
+// request checks the shape and normalises.
+func (s *Server) request(in form, header http.Header) (booking.Request, error) {
+	if in.Code == nil || in.Email == nil || in.Level == nil {
+		return booking.Request{}, fmt.Errorf("code, email or level is missing: %w", booking.ErrInvalidRequest)
+	}
+	key, err := idempotencyKey(header)
+	if err != nil {
+		return booking.Request{}, err
+	}
+	code, err := s.Codes.Normalize(*in.Code)
+	if err != nil {
+		return booking.Request{}, err
+	}
+	email, err := booking.NormalizeEmail(*in.Email)
+	if err != nil {
+		return booking.Request{}, err
+	}
+	if !levelID.MatchString(*in.Level) {
+		return booking.Request{}, booking.ErrInvalidLevel
+	}
+	return booking.Request{Code: code, Email: email, Level: *in.Level, Key: key}, nil
+}
+
+// levelID is what a level's id can be; whether there is such a level the ledger
+// says, since it alone knows the sale as it runs.
+var levelID = regexp.MustCompile(`\A[A-Za-z0-9_-]{1,16}\z`)
+
+func idempotencyKey(h http.Header) (string, error) {
+	values := h.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	ok := len(values) == 1 && len(key) >= 1 && len(key) <= 128
+	for i := 0; ok && i < len(key); i++ {
+		ok = key[i] > ' ' && key[i] < 0x7f
+	}
+	if !ok {
+		return "", fmt.Errorf("Idempotency-Key: want one value of 1 to 128 visible ASCII characters: %w", booking.ErrInvalidRequest)
+	}
+	return key, nil
+}
+
+func mediaType(r *http.Request) string {
+	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return ""
+	}
+	return t
+}
+
+// isForm tells a browser's plain form from a program.
+func isForm(r *http.Request) bool { return r.Method == http.MethodPost && mediaType(r) == mediaForm }
+
+func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
+	media := mediaType(r)
+	if media != mediaJSON && media != mediaForm {
+		return form{}, booking.ErrUnsupportedMediaType
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return form{}, booking.ErrBodyTooLarge
+	case err != nil:
+		return form{}, fmt.Errorf("read body: %w: %w", booking.ErrInvalidRequest, err)
+	case media == mediaForm:
+		return parseForm(string(body))
+	}
+	var in form
+	if err := json.Unmarshal(body, &in, json.RejectUnknownMembers(true)); err != nil {
+		return form{}, fmt.Errorf("body: %w: %w", booking.ErrInvalidRequest, err)
+	}
+	return in, nil
+}
+
+// parseForm holds a browser's form to the rules of the JSON body: known fields
+// only, each once.
+func parseForm(body string) (form, error) {
+	values, err := url.ParseQuery(body)
+	if err != nil {
+		return form{}, fmt.Errorf("form: %w: %w", booking.ErrInvalidRequest, err)
+	}
+	var in form
+	for field, v := range values {
+		if len(v) != 1 {
+			return form{}, fmt.Errorf("form field given %d times: %w", len(v), booking.ErrInvalidRequest)
+		}
+		switch field {
+		case "code":
+			in.Code = &v[0]
+		case "email":
+			in.Email = &v[0]
+		case "level":
+			in.Level = &v[0]
+		case "website":
+			in.Website = v[0]
+		default:
+			return form{}, fmt.Errorf("unknown form field: %w", booking.ErrInvalidRequest)
+		}
+	}
+	return in, nil
+}
+
+// page is an error as a page, for the plain form.
+func (s *Server) page(w http.ResponseWriter, p problem) error {
+	if p.retry > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(p.retry))
+	}
+	text := web.Say(p.words)
+	booking := ""
+	if i := strings.LastIndexByte(p.BookingURL, '/'); i >= 0 {
+		booking = s.ResultURL + "?booking=" + url.QueryEscape(p.BookingURL[i+1:])
+	}
+	pageHeaders(w)
+	w.WriteHeader(p.status)
+	return web.Answer(w, web.AnswerData{
+		Status: p.status, Title: text.Title, Message: text.Message,
+		PaymentURL: p.PaymentURL, BookingURL: booking, RetryAfter: p.retry,
+	})
+}
+
+// decoy remembers what the last real answer looked like, so that a bot's answer
+// looks the same.
+type decoy struct {
+	last atomic.Pointer[lesson]
+}
+
+type lesson struct {
+	held booking.Held
+	took time.Duration
+}
+
+func (d *decoy) learn(h booking.Held, took time.Duration) { d.last.Store(&lesson{h, took}) }
+
+// decoyLimit is the longest that a bot's connection is worth.
+const decoyLimit = 2 * time.Second
+
+// honeypot answers a bot like a real candidate, in shape and within the usual
+// time. It touches nothing; its links lead to an unknown booking. It is counted
+// and not logged.
+func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error {
+	s.metrics.honeypot.Inc()
+	obs.EventFrom(r.Context()).Outcome = unlogged
+	now := time.Now()
+	h := held{Level: "N1", PaymentID: scramble("TR0011mqN0nOK0000000000000"), SecondsLeft: int(booking.DefaultHold/time.Second) - 1}
+	hold, took := booking.DefaultHold, 80*time.Millisecond
+	attempt := booking.AttemptID(booking.NewEpoch(now), booking.NewAttemptSuffix(now))
+	h.BookingURL = "/booking/" + s.Sealer.Seal("", attempt)
+	h.PaymentURL = "/payment/" + h.PaymentID
+	if l := s.decoy.last.Load(); l != nil {
+		h.PaymentID = scramble(l.held.PaymentID)
+		h.PaymentURL = strings.ReplaceAll(l.held.PaymentURL, l.held.PaymentID, h.PaymentID)
+		h.BookingURL = l.held.BookingURL[:strings.LastIndexByte(l.held.BookingURL, '/')+1] + s.Sealer.Seal("", attempt)
+		h.SecondsLeft, took = l.held.SecondsLeft, l.took
+		hold = time.Duration(l.held.SecondsLeft+1) * time.Second
+	}
+	if in.Level != nil && levelID.MatchString(*in.Level) {
+		h.Level = *in.Level
+	}
+	h.ExpiresAt = now.Add(hold).UTC().Truncate(time.Millisecond)
+	wait := min(took, decoyLimit)
+	wait += time.Duration(rand.Int64N(int64(wait)/4 + 1))
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	<-ctx.Done()
+	return s.accept(w, r, h)
+}
+
+// scramble keeps the shape of an id: letters stay letters, digits digits.
+func scramble(id string) string {
+	b := []byte(id)
+	for i, c := range b {
+		switch {
+		case i < 6: // the gateway's own prefix
+		case '0' <= c && c <= '9':
+			b[i] = byte('0' + rand.IntN(10))
+		case 'a' <= c && c <= 'z':
+			b[i] = byte('a' + rand.IntN(26))
+		case 'A' <= c && c <= 'Z':
+			b[i] = byte('A' + rand.IntN(26))
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,132 @@
+// Package httpapi is the HTTP edge: routes, decoding, the one table from
+// outcomes to statuses, and one log line per request. Handlers return errors; one
+// wrapper answers and logs them, once.
+//
+// A user's input never causes a 5xx or a panic: what is not understood is a 4xx
+// that says what to change. It holds no state but counters.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/booking"
+)
+
+// Booker books; see checkout.Service. It answers within its own budget, also
+// when the request's context ends.
+type Booker interface {
+	Book(ctx context.Context, r booking.Request) (booking.Held, error)
+}
+
+// Settler brings a payment to its end; see settle.Service.
+type Settler interface {
+	Issued(ctx context.Context, payment, signature string) (code, attempt string, err error)
+	Return(ctx context.Context, code, attempt, payment string) error
+}
+
+// Viewer tells a candidate about their booking; see checkout.Viewer.
+type Viewer interface {
+	View(ctx context.Context, code, attempt string) (booking.View, error)
+}
+
+// Sealer reads booking tokens and makes them; see booking.Sealer.
+type Sealer interface {
+	Seal(code, attempt string) string
+	Open(token string) (code, attempt string, err error)
+}
+
+// Background runs work that must not end with its request and that a drain
+// waits for. It refuses when draining.
+type Background interface {
+	Go(fn func()) bool
+}
+
+// Objects is where status.json lies.
+type Objects interface {
+	Get(ctx context.Context, key string) (body []byte, etag string, err error)
+}
+
+// Sales tells the running sale, for the page.
+type Sales interface {
+	Sale(ctx context.Context) (booking.Sale, error)
+}
+
+// Deps is what the edge is made of.
+type Deps struct {
+	Booker     Booker
+	Settler    Settler
+	Viewer     Viewer
+	Sealer     Sealer
+	Background Background
+	Codes      booking.CodeRule
+	// Pages are what the local profile serves itself; nil where S3 and the CDN do.
+	Pages *Pages
+	// ResultURL is the path of the result page, before ?booking=.
+	ResultURL string
+	// ReturnBudget is how long a browser that comes back from the gateway waits.
+	ReturnBudget time.Duration
+	Log          *slog.Logger
+	Registerer   prometheus.Registerer
+}
+
+// Server is the edge as an http.Handler.
+type Server struct {
+	Deps
+	handler  http.Handler
+	metrics  *metrics
+	draining atomic.Bool
+	decoy    decoy
+}
+
+// New checks its dependencies and builds the routes.
+func New(d Deps) (*Server, error) {
+	if d.Booker == nil || d.Settler == nil || d.Viewer == nil || d.Sealer == nil || d.Background == nil ||
+		d.ResultURL == "" || d.ReturnBudget <= 0 || d.Log == nil || d.Registerer == nil {
+		return nil, errors.New("httpapi: a dependency is missing")
+	}
+	s := &Server{Deps: d, metrics: newMetrics(d.Registerer)}
+	s.handler = s.routes()
+	return s, nil
+}
+
+// routes is every route there is.
+func (s *Server) routes() http.Handler {
+	r := chi.NewRouter()
+	r.Use(s.observe)
+	r.NotFound(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrNotFound }))
+	r.MethodNotAllowed(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrMethodNotAllowed }))
+	r.Post("/book", s.wrap(s.book))
+	r.Get("/payment/callback", s.wrap(s.callback))
+	r.Get("/booking/{token}", s.wrap(s.view))
+	r.Get("/health", s.wrap(s.health))
+	if s.Pages != nil {
+		r.Get("/", s.wrap(s.index))
+		r.Get("/result", s.wrap(s.result))
+		r.Get("/status.json", s.wrap(s.status))
+	}
+	return r
+}
+
+// ServeHTTP makes Server an http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+// Drain makes /health fail and new bookings answer try_again; what is in flight
+// goes on.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// health touches no dependency: an outage of Redis must not have the balancer
+// take away every server at once.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
+	if s.draining.Load() {
+		return reply(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
+	}
+	return reply(w, http.StatusOK, map[string]string{"status": "ok"})
+}

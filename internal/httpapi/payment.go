@@ -1,0 +1,110 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/obs"
+)
+
+// callback is a browser coming back from the gateway. What its query says is a
+// hint: a payment we did not issue, a wrong signature or a repeated parameter
+// causes no call, and failure and cancel change nothing. With success the payment
+// is brought to its end in the background, for as long as the browser may wait;
+// after that the result page says "checking".
+func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
+	deadline := time.Now().Add(s.ReturnBudget)
+	ev := obs.EventFrom(r.Context())
+	payment, signature, status, ok := callbackQuery(r.URL.RawQuery)
+	if !ok {
+		ev.Outcome = "unknown"
+		return s.seeResult(w, r, "error=unknown")
+	}
+	look, cancel := context.WithDeadline(r.Context(), deadline)
+	defer cancel()
+	code, attempt, err := s.Settler.Issued(look, payment, signature)
+	if err != nil {
+		ev.Outcome, ev.Cause = "unknown", err
+		if !errors.Is(err, booking.ErrNotFound) {
+			ev.Outcome = "busy"
+			return s.seeResult(w, r, "error=busy")
+		}
+		return s.seeResult(w, r, "error=unknown")
+	}
+	ev.Attempt, ev.Outcome = attempt, status
+	if status == "success" {
+		done := make(chan error, 1)
+		ctx := context.WithoutCancel(r.Context())
+		if s.Background.Go(func() { done <- s.Settler.Return(ctx, code, attempt, payment) }) {
+			select {
+			case ev.Cause = <-done:
+			case <-look.Done():
+				ev.Outcome = "checking"
+			}
+		} else {
+			ev.Outcome = "draining"
+		}
+	}
+	return s.seeResult(w, r, "booking="+url.QueryEscape(s.Sealer.Seal(code, attempt)))
+}
+
+// callbackQuery reads the three parameters, each of which must be there once.
+func callbackQuery(raw string) (payment, signature, status string, ok bool) {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return "", "", "", false
+	}
+	one := func(name string) string {
+		if v := q[name]; len(v) == 1 && len(v[0]) <= 256 {
+			return v[0]
+		}
+		return ""
+	}
+	payment, signature, status = one("paymentID"), one("signature"), one("status")
+	switch status {
+	case "success", "failure", "cancel":
+	default:
+		return "", "", "", false
+	}
+	return payment, signature, status, payment != "" && signature != ""
+}
+
+func (s *Server) seeResult(w http.ResponseWriter, r *http.Request, query string) error {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	http.Redirect(w, r, s.ResultURL+"?"+query, http.StatusSeeOther)
+	return nil
+}
+
+// view is the result page asking for its own booking.
+func (s *Server) view(w http.ResponseWriter, r *http.Request) error {
+	v, err := s.lookup(r.Context(), chi.URLParam(r, "token"))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	return reply(w, http.StatusOK, struct {
+		State       string `json:"state"`
+		Level       string `json:"level"`
+		SecondsLeft int    `json:"seconds_left"`
+		PaymentURL  string `json:"payment_url,omitempty"`
+	}{string(v.State), v.Level, v.SecondsLeft, v.PaymentURL})
+}
+
+func (s *Server) lookup(ctx context.Context, token string) (booking.View, error) {
+	code, attempt, err := s.Sealer.Open(token)
+	if err != nil {
+		return booking.View{}, err
+	}
+	if code == "" { // a bot's
+		return booking.View{}, booking.ErrNotFound
+	}
+	obs.EventFrom(ctx).Attempt = attempt
+	return s.Viewer.View(ctx, code, attempt)
+}

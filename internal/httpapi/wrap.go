@@ -1,0 +1,119 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"holdfast/internal/obs"
+)
+
+type metrics struct {
+	requests *prometheus.HistogramVec
+	honeypot prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	return &metrics{
+		requests: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_http_request_seconds",
+			Help:    "Requests by route pattern and status.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 8, 10},
+		}, []string{"route", "code"}),
+		honeypot: f.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_honeypot_total",
+			Help: "Bookings with the hidden field filled in; answered like real ones, without touching anything.",
+		}),
+	}
+}
+
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// unlogged is set on the event of a request that leaves no log line.
+const unlogged = "honeypot"
+
+// observe gives every request an id, one metric and one log line, and turns a
+// panic into an opaque 500. The line names the route, never the path: a booking
+// token in it would be a key to the booking.
+func (s *Server) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		ctx, ev := obs.WithEvent(r.Context())
+		ev.RequestID = rand.Text()
+		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		ww.Header().Set("X-Request-Id", ev.RequestID)
+		defer func() {
+			if p := recover(); p != nil {
+				if p == http.ErrAbortHandler {
+					panic(p)
+				}
+				s.Log.ErrorContext(ctx, "handler panicked", "request_id", ev.RequestID, "panic", p, "stack", string(debug.Stack()))
+				if ww.Status() == 0 {
+					_ = problem{Error: internal.slug, Message: internal.text, RequestID: ev.RequestID, status: internal.status}.write(ww)
+				}
+			}
+			s.finish(ctx, r, ww, ev, time.Since(start))
+		}()
+		next.ServeHTTP(ww, r.WithContext(ctx))
+	})
+}
+
+func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.WrapResponseWriter, ev *obs.Event, took time.Duration) {
+	route := chi.RouteContext(r.Context())
+	pattern := "unmatched"
+	if route == nil {
+		route = chi.RouteContext(ctx)
+	}
+	if route != nil && route.RoutePattern() != "" {
+		pattern = route.RoutePattern()
+	}
+	status := ww.Status()
+	if status == 0 {
+		status = http.StatusOK
+	}
+	s.metrics.requests.WithLabelValues(pattern, strconv.Itoa(status)).Observe(took.Seconds())
+	if ev.Outcome == unlogged {
+		return
+	}
+	level := slog.LevelInfo
+	if status >= http.StatusInternalServerError && ev.Outcome == internal.slug {
+		level = slog.LevelError
+	}
+	attrs := append([]slog.Attr{
+		slog.String("route", pattern), slog.String("method", r.Method), slog.Int("code", status), slog.Float64("took_ms", float64(took.Microseconds())/1000),
+	}, ev.Attrs()...)
+	s.Log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// wrap answers what a handler returns as an error; a form gets a page, everyone
+// else JSON.
+func (s *Server) wrap(h handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		err := h(w, r)
+		if err == nil {
+			return
+		}
+		ev := obs.EventFrom(r.Context())
+		p := describe(err, ev.Level, ev.RequestID)
+		ev.Outcome, ev.Cause = p.Error, err
+		if isForm(r) {
+			err = s.page(w, p)
+		} else {
+			err = p.write(w)
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			ev.Cause = errors.Join(ev.Cause, err)
+		}
+	}
+}
