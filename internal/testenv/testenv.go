@@ -27,7 +27,7 @@ const startWithin = 30 * time.Second
 // Redis starts a single server without replicas.
 func Redis(t testing.TB) *redisproc.Server {
 	t.Helper()
-	needServer(t)
+	NeedServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
 	defer cancel()
 	s, err := redisproc.Start(ctx, redisproc.Options{Dir: t.TempDir()})
@@ -48,7 +48,7 @@ func Pair(t testing.TB) *redisproc.Pair {
 // has two.
 func Replicated(t testing.TB, replicas int) *redisproc.Pair {
 	t.Helper()
-	needServer(t)
+	NeedServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
 	defer cancel()
 	p, err := redisproc.StartPair(ctx, t.TempDir(), replicas)
@@ -71,7 +71,9 @@ func Mini(t testing.TB) string {
 	return m.Addr()
 }
 
-func needServer(t testing.TB) {
+// NeedServer skips the test where no server program is installed, and fails it
+// there with CI=true.
+func NeedServer(t testing.TB) {
 	t.Helper()
 	if _, ok := redisproc.Find(); ok {
 		return

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -38,7 +39,7 @@ import (
 // settings are the command's flags.
 type settings struct {
 	addr, data, sale, candidates string
-	closed, inProcess            bool
+	closed                       bool
 }
 
 func parse(args []string, stderr io.Writer) (settings, error) {
@@ -50,7 +51,6 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	f.StringVar(&s.sale, "sale", "", "sale file (default: the demo sale, examples/sale.yaml)")
 	f.StringVar(&s.candidates, "candidates", "", "candidates file (default: examples/candidates.csv)")
 	f.BoolVar(&s.closed, "closed", false, "start with booking closed")
-	f.BoolVar(&s.inProcess, "in-process-redis", false, "do not start redis-server, even if it is installed")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -294,17 +294,36 @@ type seatsRedis struct {
 // startRedis starts a primary and a replica of its own where a server is
 // installed; else it runs Redis in this process, and says what that lacks.
 func startRedis(ctx context.Context, s settings, log *slog.Logger) (*seatsRedis, error) {
-	if _, ok := redisproc.Find(); ok && !s.inProcess {
+	if _, ok := redisproc.Find(); ok {
 		pair, err := redisproc.StartPair(ctx, s.data, 1)
 		if err != nil {
 			return nil, err
 		}
 		return &seatsRedis{addr: pair.Primary.Addr(), stop: pair.Stop}, nil
 	}
-	log.WarnContext(ctx, "redis-server is not used: seats are kept inside this process and no replica acknowledges them; good enough for a look, not for a sale")
+	log.WarnContext(ctx, "redis-server is not on the PATH: seats are kept inside this process and no replica acknowledges them; good enough for a look, not for a sale")
 	m := miniredis.NewMiniRedis()
 	if err := m.Start(); err != nil {
 		return nil, fmt.Errorf("start in-process redis: %w", err)
 	}
-	return &seatsRedis{addr: m.Addr(), inProcess: true, stop: m.Close}, nil
+	// Keys of the in-process server expire only when it is told that time passes.
+	ageing, end := context.WithCancel(context.WithoutCancel(ctx))
+	var age sync.WaitGroup
+	age.Go(func() {
+		tick := time.NewTicker(ageEvery)
+		defer tick.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-ageing.Done():
+				return
+			case now := <-tick.C:
+				m.FastForward(now.Sub(last))
+				last = now
+			}
+		}
+	})
+	return &seatsRedis{addr: m.Addr(), inProcess: true, stop: func() { end(); age.Wait(); m.Close() }}, nil
 }
+
+// ageEvery is how late a key of the in-process Redis expires.
+const ageEvery = 100 * time.Millisecond

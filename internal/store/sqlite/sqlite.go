@@ -1,0 +1,396 @@
+// Package sqlite keeps booking records, one per attempt, in a SQLite file: the
+// local profile's booking store. Several processes may have the file open.
+//
+// A record is its JSON (docs/shapes.md) under its key; every change is one
+// transaction that reads the record and writes it on condition of what it saw,
+// and is on disk before the call returns. Records are never deleted: TTL is
+// kept for the drivers whose housekeeping uses it.
+//
+// Fail mode: closed. What cannot be written or read is an error and changes
+// nothing; a record that is there but cannot be read is booking.ErrUnreadable
+// and is never overwritten. Clock: none of its own; times come with the calls.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/sqlitedb"
+)
+
+// scanPage is how many records a scan holds in memory.
+const scanPage = 500
+
+// Store is the booking store in one file. Safe for concurrent use; every method
+// is safe to repeat. A call that returned an error may still have been carried
+// out only if the error is of the commit: repeat it.
+type Store struct{ db *sqlitedb.DB }
+
+// Open opens or creates the file, whose folder must exist. A file written by a
+// newer program is refused. The caller closes the store.
+func Open(ctx context.Context, path string) (*Store, error) {
+	db, err := sqlitedb.Open(ctx, path, schema())
+	if err != nil {
+		return nil, fmt.Errorf("booking store: %w", err)
+	}
+	return &Store{db: db}, nil
+}
+
+func schema() sqlitedb.Schema {
+	return sqlitedb.Schema{Name: "booking store", Steps: []string{`
+		CREATE TABLE records (
+			candidate_hash TEXT NOT NULL,
+			attempt        TEXT NOT NULL,
+			payment_id     TEXT NOT NULL,
+			body           TEXT NOT NULL,
+			PRIMARY KEY (candidate_hash, attempt)
+		) STRICT, WITHOUT ROWID;
+		CREATE INDEX records_by_payment ON records (payment_id);
+		CREATE TABLE probes (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
+	`}}
+}
+
+// Close closes the file when the writes at work are finished. Safe to repeat.
+func (s *Store) Close() error {
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("booking store: close: %w", err)
+	}
+	return nil
+}
+
+// PutHeld puts the HELD record if its attempt has none and tells created; else
+// it returns the record that is there, whatever its state, untouched.
+func (s *Store) PutHeld(ctx context.Context, rec booking.Record) (booking.Record, bool, error) {
+	if err := validHeld(rec); err != nil {
+		return booking.Record{}, false, fmt.Errorf("put held record: %w", err)
+	}
+	type result struct {
+		rec     booking.Record
+		created bool
+	}
+	r, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (result, error) {
+		have, err := load(tx, rec.CandidateHash, rec.Attempt)
+		if !errors.Is(err, booking.ErrNotFound) {
+			return result{rec: have}, err
+		}
+		put, err := save(tx, rec)
+		return result{rec: put, created: true}, err
+	})
+	if err != nil {
+		return booking.Record{}, false, fmt.Errorf("put held record %s: %w", key(rec.CandidateHash, rec.Attempt), err)
+	}
+	return r.rec, r.created, nil
+}
+
+func validHeld(rec booking.Record) error {
+	if err := rec.Validate(); err != nil {
+		return err
+	}
+	if rec.State != booking.StateHeld {
+		return fmt.Errorf("state is %s, want %s", rec.State, booking.StateHeld)
+	}
+	return nil
+}
+
+// MarkPaid makes the attempt's record PAID by this payment, from HELD or
+// RELEASED, or puts it as PAID if there is none: transaction and paid_at are
+// set, the TTL is removed and the mail falls due, unless it was sent, in one
+// write; the reason of an earlier release stays. Repeated with the same
+// transaction it returns the record as it is. The error is ErrOtherThanOrdered
+// when the record carries another payment, and ErrSecondPayment, beside the
+// record, when it is PAID by another transaction; the record is untouched then.
+func (s *Store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error) {
+	hash, attempt := p.Record.CandidateHash, p.Record.Attempt
+	if err := p.Record.Validate(); err != nil {
+		return booking.Record{}, fmt.Errorf("mark paid: %w", err)
+	}
+	if p.Transaction == "" || p.PaidAt.IsZero() {
+		return booking.Record{}, fmt.Errorf("mark paid %s: transaction or time is missing", key(hash, attempt))
+	}
+	type result struct {
+		rec    booking.Record
+		second bool
+	}
+	r, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (result, error) {
+		rec, err := load(tx, hash, attempt)
+		switch {
+		case errors.Is(err, booking.ErrNotFound):
+			rec = p.Record
+		case err != nil:
+			return result{}, err
+		case rec.PaymentID != p.Record.PaymentID:
+			return result{}, fmt.Errorf("record carries payment %s, not %s: %w", rec.PaymentID, p.Record.PaymentID, booking.ErrOtherThanOrdered)
+		case rec.State == booking.StatePaid:
+			return result{rec: rec, second: rec.Transaction != p.Transaction}, nil
+		}
+		rec.State, rec.Transaction, rec.PaidAt, rec.TTL = booking.StatePaid, p.Transaction, p.PaidAt, time.Time{}
+		if rec.Mail != booking.MailSent {
+			rec.Mail = booking.MailDue
+		}
+		rec, err = save(tx, rec)
+		return result{rec: rec}, err
+	})
+	switch {
+	case err != nil:
+		return booking.Record{}, fmt.Errorf("mark paid %s: %w", key(hash, attempt), err)
+	case r.second:
+		return r.rec, fmt.Errorf("mark paid %s by transaction %s, paid by %s: %w", key(hash, attempt), p.Transaction, r.rec.Transaction, booking.ErrSecondPayment)
+	}
+	return r.rec, nil
+}
+
+// Release moves the attempt's record from HELD to RELEASED if it carries this
+// payment, with the reason and with ReleasedTTL counted from at. Nil also when
+// it is RELEASED already, and then reason and TTL stay. Otherwise ErrNotFound,
+// ErrOtherThanOrdered (another payment) or ErrAlreadyPaid, and nothing changes.
+func (s *Store) Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error {
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		rec, err := load(tx, candidateHash, attempt)
+		switch {
+		case err != nil:
+			return struct{}{}, err
+		case rec.PaymentID != paymentID:
+			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", rec.PaymentID, paymentID, booking.ErrOtherThanOrdered)
+		case rec.State == booking.StatePaid:
+			return struct{}{}, booking.ErrAlreadyPaid
+		case rec.State == booking.StateReleased:
+			return struct{}{}, nil
+		}
+		rec.State, rec.Reason, rec.TTL = booking.StateReleased, reason, booking.ReleasedTTL(at)
+		_, err = save(tx, rec)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("release record %s: %w", key(candidateHash, attempt), err)
+	}
+	return nil
+}
+
+// ClaimMail gives the claim the right to send the mail of a PAID record until
+// the given time, if the mail is due and nobody else's claim is running at now.
+// False when it is not to be sent by this claim, or there is no such record.
+func (s *Store) ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error) {
+	if claim == "" {
+		return false, errors.New("claim mail: claim is empty")
+	}
+	ok, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (bool, error) {
+		rec, err := load(tx, candidateHash, attempt)
+		if errors.Is(err, booking.ErrNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		free := rec.MailClaim == "" || rec.MailClaim == claim || !now.Before(rec.MailClaimUntil)
+		if rec.State != booking.StatePaid || rec.Mail != booking.MailDue || !free {
+			return false, nil
+		}
+		rec.MailClaim, rec.MailClaimUntil = claim, until
+		_, err = save(tx, rec)
+		return true, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("claim mail of %s: %w", key(candidateHash, attempt), err)
+	}
+	return ok, nil
+}
+
+// MailSent writes down that the claim's holder has sent the mail, also after
+// the claim's time. Nil also when it is marked as sent already. ErrNotFound
+// without a record, ErrNotOwner when the claim is another's.
+func (s *Store) MailSent(ctx context.Context, candidateHash, attempt, claim string) error {
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		rec, err := load(tx, candidateHash, attempt)
+		switch {
+		case err != nil:
+			return struct{}{}, err
+		case rec.Mail == booking.MailSent:
+			return struct{}{}, nil
+		case rec.Mail != booking.MailDue || rec.MailClaim != claim || claim == "":
+			return struct{}{}, booking.ErrNotOwner
+		}
+		rec.Mail, rec.MailClaim, rec.MailClaimUntil = booking.MailSent, "", time.Time{}
+		_, err = save(tx, rec)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("mark mail of %s as sent: %w", key(candidateHash, attempt), err)
+	}
+	return nil
+}
+
+// Record returns the attempt's record as it is now, or ErrNotFound.
+func (s *Store) Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error) {
+	var body string
+	err := s.db.Reader().QueryRowContext(ctx,
+		`SELECT body FROM records WHERE candidate_hash = ? AND attempt = ?`, candidateHash, attempt).Scan(&body)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = booking.ErrNotFound
+	}
+	if err != nil {
+		return booking.Record{}, fmt.Errorf("record %s: %w", key(candidateHash, attempt), err)
+	}
+	return decode(candidateHash, attempt, body)
+}
+
+// RecordByPayment returns the record that carries the payment, or ErrNotFound.
+func (s *Store) RecordByPayment(ctx context.Context, paymentID string) (booking.Record, error) {
+	recs, err := s.list(ctx, `SELECT candidate_hash, attempt, body FROM records WHERE payment_id = ? LIMIT 1`, paymentID)
+	if err == nil && len(recs) == 0 {
+		err = booking.ErrNotFound
+	}
+	if err != nil {
+		return booking.Record{}, fmt.Errorf("record of payment %s: %w", paymentID, err)
+	}
+	return recs[0].decode()
+}
+
+// RecordsOf returns every record of the candidate as it is now, oldest attempt
+// first; none is no error. Records that cannot be read are left out and named
+// by the error, which comes beside the others.
+func (s *Store) RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error) {
+	rows, err := s.list(ctx, `SELECT candidate_hash, attempt, body FROM records WHERE candidate_hash = ? ORDER BY attempt`, candidateHash)
+	if err != nil {
+		return nil, fmt.Errorf("records of candidate %.8s: %w", candidateHash, err)
+	}
+	var out []booking.Record
+	var errs []error
+	for _, row := range rows {
+		rec, err := row.decode()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		out = append(out, rec)
+	}
+	return out, errors.Join(errs...)
+}
+
+// Records scans every record, in pages, in no promised order; a record put or
+// changed meanwhile may be seen as it was before or after. A record that cannot
+// be read comes as an error that wraps booking.ErrUnreadable and names its key,
+// beside a record with the key alone, and the scan goes on; any other error
+// ends it.
+func (s *Store) Records(ctx context.Context) iter.Seq2[booking.Record, error] {
+	return func(yield func(booking.Record, error) bool) {
+		var hash, attempt string
+		for {
+			rows, err := s.list(ctx, `SELECT candidate_hash, attempt, body FROM records
+				WHERE (candidate_hash, attempt) > (?, ?) ORDER BY candidate_hash, attempt LIMIT ?`, hash, attempt, scanPage)
+			if err != nil {
+				yield(booking.Record{}, fmt.Errorf("scan records: %w", err))
+				return
+			}
+			for _, row := range rows {
+				rec, err := row.decode()
+				if err != nil {
+					rec = booking.Record{CandidateHash: row.hash, Attempt: row.attempt}
+				}
+				if !yield(rec, err) {
+					return
+				}
+			}
+			if len(rows) < scanPage {
+				return
+			}
+			hash, attempt = rows[len(rows)-1].hash, rows[len(rows)-1].attempt
+		}
+	}
+}
+
+// Empty tells whether the store has no record at all, readable or not.
+func (s *Store) Empty(ctx context.Context) (bool, error) {
+	var some bool
+	if err := s.db.Reader().QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM records)`).Scan(&some); err != nil {
+		return false, fmt.Errorf("look for records: %w", err)
+	}
+	return !some, nil
+}
+
+// Ping tells whether the store takes writes now, by making one of its own.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		_, err := tx.Exec(`INSERT INTO probes (id, count) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET count = count + 1`)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("booking store: ping: %w", err)
+	}
+	return nil
+}
+
+// row is one row as it was read.
+type row struct{ hash, attempt, body string }
+
+func (r row) decode() (booking.Record, error) { return decode(r.hash, r.attempt, r.body) }
+
+func (s *Store) list(ctx context.Context, query string, args ...any) ([]row, error) {
+	rows, err := s.db.Reader().QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var out []row
+	for rows.Next() {
+		var r row
+		if err := rows.Scan(&r.hash, &r.attempt, &r.body); err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, rows.Err()
+}
+
+// load reads a record inside a write; ErrNotFound when there is none.
+func load(tx *sqlitedb.Tx, hash, attempt string) (booking.Record, error) {
+	var body string
+	err := tx.QueryRow(`SELECT body FROM records WHERE candidate_hash = ? AND attempt = ?`, []any{hash, attempt}, &body)
+	if errors.Is(err, sql.ErrNoRows) {
+		return booking.Record{}, booking.ErrNotFound
+	}
+	if err != nil {
+		return booking.Record{}, err
+	}
+	return decode(hash, attempt, body)
+}
+
+// save writes a record whole, times in UTC, and returns it as a later read will.
+func save(tx *sqlitedb.Tx, rec booking.Record) (booking.Record, error) {
+	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.PaidAt, &rec.MailClaimUntil, &rec.TTL} {
+		*t = t.Round(0).UTC()
+	}
+	body, err := json.Marshal(rec)
+	if err != nil {
+		return booking.Record{}, err
+	}
+	_, err = tx.Exec(`INSERT INTO records (candidate_hash, attempt, payment_id, body) VALUES (?, ?, ?, ?)
+		ON CONFLICT (candidate_hash, attempt) DO UPDATE SET payment_id = excluded.payment_id, body = excluded.body`,
+		rec.CandidateHash, rec.Attempt, rec.PaymentID, string(body))
+	return rec, err
+}
+
+// decode reads a stored record and holds it against its key.
+func decode(hash, attempt, body string) (booking.Record, error) {
+	var rec booking.Record
+	err := json.Unmarshal([]byte(body), &rec)
+	if err == nil {
+		err = rec.Validate()
+	}
+	if err == nil && (rec.CandidateHash != hash || rec.Attempt != attempt) {
+		err = errors.New("record is another's")
+	}
+	if err != nil {
+		return booking.Record{}, fmt.Errorf("record %s/%s: %w: %w", hash, attempt, booking.ErrUnreadable, err)
+	}
+	return rec, nil
+}
+
+// key names a record in errors, which end up in logs: the attempt is unique by
+// itself, and the whole hash would give away a short code.
+func key(hash, attempt string) string { return fmt.Sprintf("%.8s/%s", hash, attempt) }
