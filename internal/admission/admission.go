@@ -76,6 +76,7 @@ type Gate struct {
 	log     *slog.Logger
 	metrics *metrics
 	levels  atomic.Pointer[[]string]
+	clock   serverClock
 }
 
 // New makes a Gate on a client whose own retries are off (NewClient's).
@@ -311,8 +312,9 @@ func retryable(err error) bool {
 // domain's outcomes (ErrDuplicate as *booking.DuplicateError, ErrNotOpen as
 // *booking.NotOpenError); booking.ErrTryAgain when the seat was not
 // acknowledged, and was then undone on the same connection. Any other error
-// left no seat that this call knows of; a seat it took without knowing is free
-// to be taken over after 15 s and is given back by the reconciler. suffix is
+// left no seat that this call knows of: a request that a stall delivers after
+// its deadline takes none, and a seat whose answer was lost is free to be taken
+// over after 15 s and is given back by the reconciler. suffix is
 // booking.NewAttemptSuffix's, made for this call alone. With check nothing is
 // taken, and a free seat is booking.ErrWouldAdmit.
 func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
@@ -325,12 +327,26 @@ func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, chec
 	if check {
 		mode = "check"
 	}
-	args := []any{r.Code, r.Email, r.Level, suffix, mode, bodyHash(r)}
-	a, err := g.send(ctx, admitScript, keys, args, func(conn *redis.Conn, a answer) {
+	unacked := func(conn *redis.Conn, a answer) {
 		if a.word == "admitted" || a.word == "taken_over" {
 			g.undoOn(ctx, conn, r, a)
 		}
-	})
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var a answer
+	var err error
+	for range 2 {
+		args := []any{r.Code, r.Email, r.Level, suffix, mode, bodyHash(r), g.wantedUntil(ctx)}
+		a, err = g.send(ctx, admitScript, keys, args, unacked)
+		if err != nil {
+			break
+		}
+		g.clock.learn(a.now.Add(-g.offset()))
+		if a.word != "expired" || ctx.Err() != nil {
+			break // expired in time: our idea of Redis's clock was old, and now is not
+		}
+	}
 	if err != nil {
 		g.metrics.admissions.WithLabelValues("error").Inc()
 		return booking.Seat{}, err
@@ -383,6 +399,28 @@ var refusals = map[string]error{
 	"email_mismatch": booking.ErrEmailMismatch,
 	"level_full":     booking.ErrLevelFull,
 	"sold_out":       booking.ErrSoldOut,
+	"expired":        booking.ErrTryAgain,
+}
+
+// serverClock estimates Redis's clock from its answers.
+type serverClock struct {
+	ahead atomic.Int64 // of this process's clock, in ns
+	known atomic.Bool
+}
+
+func (c *serverClock) learn(now time.Time) {
+	c.ahead.Store(int64(time.Until(now)))
+	c.known.Store(true)
+}
+
+// wantedUntil is the time by Redis's clock after which the caller has given up:
+// its deadline less what an acknowledgement takes. 0 while the clock is unknown.
+func (g *Gate) wantedUntil(ctx context.Context) int64 {
+	deadline, ok := ctx.Deadline()
+	if !ok || !g.clock.known.Load() {
+		return 0
+	}
+	return deadline.Add(time.Duration(g.clock.ahead.Load()) - (waitTimeout+50)*time.Millisecond).UnixMilli()
 }
 
 // undoOn gives back a seat that was not acknowledged, on the connection that

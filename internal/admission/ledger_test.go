@@ -1206,6 +1206,50 @@ func TestAdmit_UnacknowledgedSeatIsUndone(t *testing.T) {
 	l.check(t)
 }
 
+// A request that a stall delivers late has been told no: it must take no seat.
+func TestAdmit_DeliveredAfterItsDeadlineTakesNoSeat(t *testing.T) {
+	t.Parallel()
+	pair := testenv.Pair(t)
+	l := newLedger(t, connect(t, pair.Primary.Addr()), 1).open(t)
+	l.mustAdmit(t, 1, "N1") // and Redis's clock is known
+	before, err := scriptCalls(t, l.rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pair.Primary.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	if _, err := l.Admit(ctx, request(2, "N1"), suffix(), false); err == nil || booking.LedgerAnswered(err) {
+		t.Errorf("a frozen Redis answered %v", err)
+	}
+	if err := pair.Primary.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() error { // the late request has been read
+		calls, err := scriptCalls(t, l.rdb)
+		if err == nil && calls <= before {
+			err = fmt.Errorf("%d script calls, want more than %d", calls, before)
+		}
+		return err
+	})
+	if _, _, err := l.Row(t.Context(), code(2)); !errors.Is(err, booking.ErrNotFound) {
+		t.Errorf("row of the request that was told no: %v, want none", err)
+	}
+	l.check(t)
+}
+
+// scriptCalls is how many EVALSHA the server has run.
+func scriptCalls(t *testing.T, rdb *redis.Client) (n int, err error) {
+	info, err := rdb.InfoMap(t.Context(), "commandstats").Result()
+	if err != nil {
+		return 0, err
+	}
+	_, err = fmt.Sscanf(info["Commandstats"]["cmdstat_evalsha"], "calls=%d", &n)
+	return n, err
+}
+
 // Every script but admit must write whatever it answers, so that WAIT covers the
 // effect it found: infra's trap of a repeat that writes nothing.
 func TestEveryAnswer_RaisesTheReplicationOffset(t *testing.T) {

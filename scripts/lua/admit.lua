@@ -6,6 +6,8 @@
 -- ARGV[1] clock offset  ARGV[2] code  ARGV[3] e-mail  ARGV[4] level
 -- ARGV[5] suffix of a fresh attempt id  ARGV[6] 'take', or 'check' to take nothing
 -- ARGV[7] SHA-256 of normalised code, e-mail and level
+-- ARGV[8] Redis TIME in ms after which nobody waits for the answer, or 0: a request
+--         that a stall delivers late has been told no, and must take no seat
 -- Clock: Redis TIME plus the offset.
 -- Returns {word, row or detail, now}:
 --   admitted row, taken_over row: a seat is this attempt's; counts once acknowledged
@@ -13,11 +15,14 @@
 --   duplicate row, mismatch, would_admit, unknown, invalid_level, invalid_code,
 --   email_mismatch, level_full, sold_out: nothing was written
 --   not_open opens_at (or 0): nothing was written
+--   expired: too late to be wanted; nothing was written
 --   damaged key: a counter, the configuration or a row is not what it must be
 -- Repeated with the same suffix it finds its own row, writes it again and says
 -- admitted. A refusal only reads.
 local code, email, level, mine = ARGV[2], ARGV[3], ARGV[4], nil
 if not epoch then return {'unknown', '', now} end
+local wanted_until = tonumber(ARGV[8])
+if wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until then return {'expired', '', now} end
 mine = epoch .. '-' .. ARGV[5]
 
 local config = redis.call('HMGET', KEYS[5], 'cap', 'cap:' .. level, 'fee:' .. level, 'currency', 'hold_ms')
