@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -343,7 +344,7 @@ func (f *fleet) wantStatus(t *testing.T) {
 }
 
 // What does not answer makes a clear no with Retry-After, and nothing is left
-// behind: the gateway down, Redis stopped.
+// behind: the gateway down, the queue refusing, Redis stopped.
 func TestFleet_OutagesAreCleanNoes(t *testing.T) {
 	pair := testenv.Pair(t)
 	f := newFleet(t, pair.Primary.Addr(), "auto", booking.Sale{Name: "outage", Currency: "BDT", Cap: 5, Hold: 10 * time.Minute,
@@ -371,6 +372,14 @@ func TestFleet_OutagesAreCleanNoes(t *testing.T) {
 	}
 	f.settings(t, `{"down":false}`)
 	want("gateway back", "P0007", http.StatusAccepted, "")
+
+	free := f.lockQueue(t)
+	want("queue refuses", "P0008", http.StatusServiceUnavailable, "try_again")
+	status, a, _, err := f.book(t.Context(), f.apis[0], "P0008", "N1")
+	if err != nil || status != http.StatusConflict || a.PaymentURL == "" {
+		t.Errorf("its candidate again: %d %+v %v, want duplicate with the payment link", status, a, err)
+	}
+	free()
 
 	if err := pair.Replicas[0].Freeze(); err != nil {
 		t.Fatal(err)
@@ -405,6 +414,27 @@ func TestFleet_OutagesAreCleanNoes(t *testing.T) {
 	want("redis gone", "P0006", http.StatusServiceUnavailable, "try_again")
 	if status, _, err := f.get(t.Context(), f.apis[0]+"/health"); err != nil || status != http.StatusOK {
 		t.Errorf("health without Redis: %d, %v, want 200", status, err)
+	}
+}
+
+// lockQueue makes the queue refuse every write until it is freed.
+func (f *fleet) lockQueue(t *testing.T) (free func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", filepath.Join(f.data, "queue.db")+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := errors.Join(conn.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
