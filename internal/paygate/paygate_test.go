@@ -1,0 +1,782 @@
+package paygate_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/mockgateway"
+	"holdfast/internal/paygate"
+)
+
+func TestClient_PaysAgainstTheMock(t *testing.T) {
+	t.Parallel()
+	base, press := mock(t, mockgateway.Options{})
+	g, err := paygate.NewGranter(base, credentials, httpClient(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant, err := g.Grant(t.Context())
+	if err != nil || grant.ExpiresIn != time.Hour {
+		t.Fatalf("Grant: got lifetime %s, %v; want 1h", grant.ExpiresIn, err)
+	}
+	b := newBench(t, base, httpClient(t))
+	b.tokens.all = []string{string(grant.IDToken)}
+
+	p, err := b.client.Create(t.Context(), seat)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	if p.ID == "" || p.URL == "" || len(p.Signature) != 10 {
+		t.Fatalf("Create: got %+v, want an id, an address and a signature of ten characters", p)
+	}
+	ch, err := b.client.Execute(t.Context(), p.ID)
+	if want := (booking.Charge{Status: booking.ChargeUnfinished, PaymentID: p.ID, Code: "2060", Text: "Execute prerequisite is not met"}); err != nil || ch != want {
+		t.Errorf("Execute before the payer: got %+v, %v; want %+v", ch, err, want)
+	}
+	ch, err = b.client.Query(t.Context(), p.ID)
+	open := booking.Charge{Status: booking.ChargeOpen, PaymentID: p.ID, Invoice: "inv-1", Amount: 150000, Currency: "BDT", Code: "0000", Text: "Successful"}
+	if err != nil || ch != open {
+		t.Errorf("Query before the payer: got %+v, %v; want %+v", ch, err, open)
+	}
+	press(p.URL, url.Values{"outcome": {"success"}})
+	paid, err := b.client.Execute(t.Context(), p.ID)
+	if err != nil {
+		t.Fatalf("Execute: %v", err)
+	}
+	if err := paid.Check(booking.Record{PaymentID: p.ID, Invoice: "inv-1", Amount: 150000, Currency: "BDT"}); err != nil || paid.Status != booking.ChargeCompleted {
+		t.Errorf("Execute: got %+v, %v; want completed as ordered", paid, err)
+	}
+	ch, err = b.client.Query(t.Context(), p.ID)
+	if err != nil || ch != paid {
+		t.Errorf("Query after execute: got %+v, %v; want the same as execute: %+v", ch, err, paid)
+	}
+	ch, err = b.client.Execute(t.Context(), p.ID)
+	if err != nil || ch.Status != booking.ChargeUnknown || ch.Code != "2117" {
+		t.Errorf("second Execute: got %+v, %v; want unknown with code 2117", ch, err)
+	}
+
+	second := seat
+	second.Invoice = "inv-2"
+	p, err = b.client.Create(t.Context(), second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	press(p.URL, url.Values{"outcome": {"failure"}})
+	ch, err = b.client.Execute(t.Context(), p.ID)
+	if err != nil || ch.Status != booking.ChargeRefused || ch.Code != "2023" {
+		t.Errorf("Execute after failure: got %+v, %v; want refused with code 2023", ch, err)
+	}
+	wantNoSecret(t, "log", b.log.String())
+	if strings.Contains(b.log.String(), string(grant.IDToken)) {
+		t.Error("log contains the token")
+	}
+}
+
+func TestCreate_SendsWhatTheGatewayWants(t *testing.T) {
+	t.Parallel()
+	var path, auth, key string
+	var body map[string]any
+	b := serving(t, func(w http.ResponseWriter, r *http.Request) {
+		path, auth, key = r.URL.Path, r.Header.Get("Authorization"), r.Header.Get("X-APP-Key")
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Errorf("create body: %v", err)
+		}
+		_, _ = io.WriteString(w, created(nil))
+	})
+	p, err := b.client.Create(t.Context(), seat)
+	if want := (booking.Payment{ID: "TR1", URL: "https://pay.example/?paymentId=TR1&hash=h", Signature: "k3YOrG8qy6"}); err != nil || p != want {
+		t.Errorf("Create: got %+v, %v; want %+v", p, err, want)
+	}
+	if path != "/tokenized/checkout/create" || auth != tokenOne || key != appKey {
+		t.Errorf("create: path %q, token as sent %q, app key %q; want the create path, the bare token and the app key", path, auth, key)
+	}
+	want := map[string]any{
+		"mode": "0011", "payerReference": "AB-1001", "callbackURL": seat.CallbackURL, "amount": "1500.00",
+		"currency": "BDT", "intent": "sale", "merchantInvoiceNumber": "inv-1",
+	}
+	if diff := cmp.Diff(want, body); diff != "" {
+		t.Errorf("create body: -want +got:\n%s", diff)
+	}
+}
+
+// created is a create answer, changed by the pairs; a nil value takes the field
+// away.
+func created(change map[string]any) string {
+	return object(map[string]any{
+		"paymentID": "TR1", "bkashURL": "https://pay.example/?paymentId=TR1&hash=h",
+		"successCallbackURL": seat.CallbackURL + "&paymentID=TR1&status=success&signature=k3YOrG8qy6",
+		"amount":             "1500.00", "intent": "sale", "currency": "BDT", "transactionStatus": "Initiated",
+		"paymentCreateTime": "2025-11-02T14:29:02:166 GMT+0600", "merchantInvoiceNumber": "inv-1",
+		"statusCode": "0000", "statusMessage": "Successful",
+	}, change)
+}
+
+func object(fields, change map[string]any) string {
+	for k, v := range change {
+		if v == nil {
+			delete(fields, k)
+		} else {
+			fields[k] = v
+		}
+	}
+	b, _ := json.Marshal(fields)
+	return string(b)
+}
+
+func TestCreate_AcceptsWhatIsWhole(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]map[string]any{
+		"as documented":           nil,
+		"amount in other digits":  {"amount": "1500"},
+		"amount as a number":      {"amount": 1500},
+		"no echo":                 {"amount": nil, "currency": nil, "merchantInvoiceNumber": nil},
+		"the other spelling":      {"merchantInvoiceNumber": nil, "merchantInvoice": "inv-1"},
+		"code of the other shape": {"statusCode": nil, "statusMessage": nil, "errorCode": "0000"},
+		"a signature of our own":  {"successCallbackURL": "https://shop.example/?signature=ours&signature=k3YOrG8qy6"},
+	} {
+		b := answering(t, 200, created(change))
+		if p, err := b.client.Create(t.Context(), seat); err != nil || p.Signature != "k3YOrG8qy6" {
+			t.Errorf("%s: got %+v, %v; want the payment", name, p, err)
+		}
+	}
+}
+
+func TestCreate_LessThanAPaymentIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]map[string]any{
+		"no id":                 {"paymentID": nil},
+		"an id with a space":    {"paymentID": "TR 1"},
+		"an id that is long":    {"paymentID": strings.Repeat("x", 200)},
+		"no address":            {"bkashURL": nil},
+		"a script as address":   {"bkashURL": "javascript:alert(1)"},
+		"a path as address":     {"bkashURL": "/pay"},
+		"no callback":           {"successCallbackURL": nil},
+		"no signature":          {"successCallbackURL": "https://shop.example/?paymentID=TR1"},
+		"empty signature":       {"successCallbackURL": "https://shop.example/?signature="},
+		"callback not a URL":    {"successCallbackURL": "https://shop.example/%zz?signature=x"},
+		"other amount":          {"amount": "1500.01"},
+		"amount unreadable":     {"amount": "1e2"},
+		"other currency":        {"currency": "USD"},
+		"other invoice":         {"merchantInvoiceNumber": "inv-2"},
+		"two invoices":          {"merchantInvoice": "inv-2"},
+		"refused":               {"statusCode": "2031", "statusMessage": "Invalid merchant invoice number"},
+		"refused, other shape":  {"statusCode": nil, "errorCode": "503", "errorMessage": "System is undergoing maintenance"},
+		"two codes":             {"errorCode": "2001"},
+		"no code":               {"statusCode": nil},
+		"a message beside it":   {"message": "Endpoint request timed out"},
+		"id of the wrong type":  {"paymentID": map[string]any{"a": 1}},
+		"code of a strange one": {"statusCode": true},
+	} {
+		b := answering(t, 200, created(change))
+		p, err := b.client.Create(t.Context(), seat)
+		wantErr(t, name, err, booking.ErrInDoubt)
+		if p != (booking.Payment{}) {
+			t.Errorf("%s: got %+v beside the error, want nothing", name, p)
+		}
+	}
+}
+
+func TestEveryCall_UnusableAnswerIsInDoubt(t *testing.T) {
+	t.Parallel()
+	done := completed(nil)
+	for name, tc := range map[string]struct {
+		status int
+		body   string
+	}{
+		"500":                            {500, done},
+		"503 with a message":             {503, `{"message":"Service Unavailable"}`},
+		"403 with a message":             {403, `{"message":"Forbidden"}`},
+		"400 with a code":                {400, `{"statusCode":"2023"}`},
+		"201":                            {201, done},
+		"302":                            {302, done},
+		"200 with a message":             {200, `{"message":"The incoming token has expired"}`},
+		"200 with message and code":      {200, `{"message":"x","statusCode":"2023"}`},
+		"401 with a code":                {401, `{"message":"Unauthorized","statusCode":"2023"}`},
+		"401 without a message":          {401, `{}`},
+		"401 with a page":                {401, `<html>`},
+		"401 with nothing":               {401, ``},
+		"nothing":                        {200, ``},
+		"null":                           {200, `null`},
+		"list":                           {200, `[]`},
+		"text":                           {200, `"0000"`},
+		"page":                           {200, `<!doctype html><title>Gateway</title>`},
+		"cut short":                      {200, done[:len(done)-5]},
+		"two values":                     {200, done + `{}`},
+		"empty object":                   {200, `{}`},
+		"status without code":            {200, `{"paymentID":"TR1","transactionStatus":"Completed"}`},
+		"more than 64 KiB":               {200, done[:len(done)-1] + `,"x":"` + strings.Repeat("y", 64<<10) + `"}`},
+		"more than 64 KiB, mostly space": {200, done + strings.Repeat(" ", 64<<10)},
+		"code that is a list":            {200, `{"statusCode":["0000"]}`},
+		"status that is an object":       {200, `{"statusCode":"0000","transactionStatus":{}}`},
+		"two codes that differ":          {200, `{"statusCode":"2023","errorCode":"2060"}`},
+		"two invoices that differ":       {200, `{"statusCode":"2023","merchantInvoice":"a","merchantInvoiceNumber":"b"}`},
+		"about another payment":          {200, completed(map[string]any{"paymentID": "TR2"})},
+		"refusal of another payment":     {200, `{"statusCode":"2023","paymentID":"TR2"}`},
+		"completed without payment":      {200, completed(map[string]any{"paymentID": nil})},
+		"completed without trx":          {200, completed(map[string]any{"trxID": nil})},
+		"completed with a strange trx":   {200, completed(map[string]any{"trxID": "CK25 0N#RO"})},
+		"completed without invoice":      {200, completed(map[string]any{"merchantInvoiceNumber": nil})},
+		"completed without currency":     {200, completed(map[string]any{"currency": nil})},
+		"completed without amount":       {200, completed(map[string]any{"amount": nil})},
+		"completed, amount 1e2":          {200, completed(map[string]any{"amount": "1e2"})},
+		"completed, amount negative":     {200, completed(map[string]any{"amount": -1500})},
+		"completed, amount grouped":      {200, completed(map[string]any{"amount": "1,500.00"})},
+	} {
+		b := answering(t, tc.status, tc.body)
+		for call, err := range b.calls(t.Context()) {
+			wantErr(t, name+": "+call, err, booking.ErrInDoubt)
+		}
+		if got := b.tokens.reported(); got != nil {
+			t.Errorf("%s: tokens %v reported as rejected, want none", name, got)
+		}
+	}
+}
+
+func completed(change map[string]any) string {
+	return object(map[string]any{
+		"paymentID": "TR1", "trxID": "CK250NROQ5", "transactionStatus": "Completed", "amount": "599.00", "currency": "BDT",
+		"intent": "sale", "paymentExecuteTime": "2025-11-02T14:30:12:166 GMT+0600", "merchantInvoiceNumber": "inv-1",
+		"payerType": "Customer", "payerReference": msisdn, "customerMsisdn": msisdn, "payerAccount": msisdn,
+		"statusCode": "0000", "statusMessage": "Successful",
+	}, change)
+}
+
+func TestCharge_ReadsWhatTheGatewayWrites(t *testing.T) {
+	t.Parallel()
+	want := booking.Charge{
+		Status: booking.ChargeCompleted, PaymentID: "TR1", Invoice: "inv-1", Transaction: "CK250NROQ5",
+		Amount: 59900, Currency: "BDT", Code: "0000", Text: "Successful",
+	}
+	for name, change := range map[string]map[string]any{
+		"as documented":         nil,
+		"amount without tail":   {"amount": "599"},
+		"amount as a number":    {"amount": 599},
+		"the other spelling":    {"merchantInvoiceNumber": nil, "merchantInvoice": "inv-1"},
+		"both spellings":        {"merchantInvoice": "inv-1"},
+		"the other shape":       {"statusCode": nil, "statusMessage": nil, "errorCode": "0000", "errorMessage": "Successful"},
+		"both shapes":           {"errorCode": "0000", "errorMessage": "Successful"},
+		"a time unreadable":     {"paymentExecuteTime": "yesterday"},
+		"a field that is new":   {"couponAmount": map[string]any{"x": []int{1}}},
+		"null where none is":    {"errorCode": json.RawMessage("null"), "message": json.RawMessage("null")},
+		"an account field less": {"payerType": nil, "payerAccount": nil, "maxRefundableAmount": nil},
+	} {
+		b := answering(t, 200, completed(change))
+		if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got != want {
+			t.Errorf("%s: Execute: got %+v, %v; want %+v", name, got, err, want)
+		}
+		if got, err := b.client.Query(t.Context(), "TR1"); err != nil || got != want {
+			t.Errorf("%s: Query: got %+v, %v; want %+v", name, got, err, want)
+		}
+	}
+}
+
+func TestCharge_CompletedOtherwiseThanOrderedIsToldAsItIs(t *testing.T) {
+	t.Parallel()
+	ordered := booking.Record{PaymentID: "TR1", Invoice: "inv-1", Amount: 59900, Currency: "BDT"}
+	for name, change := range map[string]map[string]any{
+		"amount":   {"amount": "599.01"},
+		"currency": {"currency": "USD"},
+		"invoice":  {"merchantInvoiceNumber": "inv-2"},
+	} {
+		b := answering(t, 200, completed(change))
+		got, err := b.client.Query(t.Context(), "TR1")
+		if err != nil || got.Status != booking.ChargeCompleted {
+			t.Errorf("%s: got %+v, %v; want completed", name, got, err)
+		}
+		if err := got.Check(ordered); !errors.Is(err, booking.ErrOtherThanOrdered) {
+			t.Errorf("%s: Check: got %v, want %v", name, err, booking.ErrOtherThanOrdered)
+		}
+	}
+}
+
+func TestCharge_EveryCodeHasItsMeaning(t *testing.T) {
+	t.Parallel()
+	const (
+		refused    = booking.ChargeRefused
+		unknown    = booking.ChargeUnknown
+		unfinished = booking.ChargeUnfinished
+		open       = booking.ChargeOpen
+	)
+	type row struct {
+		code           string
+		execute, query booking.ChargeStatus
+	}
+	rows := []row{{"2060", unfinished, open}}
+	for _, code := range []string{"2014", "2015", "2016", "2017", "2018", "2019", "2023", "2037", "2038", "2039", "2040", "2041", "2057", "2058"} {
+		rows = append(rows, row{code, refused, refused})
+	}
+	for _, code := range []string{
+		"2001", "2002", "2003", "2006", "2007", "2008", "2020", "2024", "2025", "2026", "2028", "2029", "2031", "2033", "2034",
+		"2036", "2042", "2048", "2049", "2056", "2059", "2061", "2062", "2063", "2064", "2065", "2068", "2069", "2116", "2117", "2119",
+		"503", "9999", "0", "000", "1", "-1", "abc", "20230", "02023",
+	} {
+		rows = append(rows, row{code, unknown, unknown})
+	}
+	for _, r := range rows {
+		for _, body := range []string{
+			fmt.Sprintf(`{"statusCode":%q,"statusMessage":"words"}`, r.code),
+			fmt.Sprintf(`{"errorCode":%q,"errorMessage":"words"}`, r.code),
+			fmt.Sprintf(`{"statusCode":%q,"statusMessage":"words","transactionStatus":"Initiated"}`, r.code),
+		} {
+			b := answering(t, 200, body)
+			if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != r.execute || got.Code != r.code || got.Text != "words" {
+				t.Errorf("execute answered %s: got %+v, %v; want %s", body, got, err, r.execute)
+			}
+			if got, err := b.client.Query(t.Context(), "TR1"); err != nil || got.Status != r.query || got.PaymentID != "TR1" {
+				t.Errorf("query answered %s: got %+v, %v; want %s", body, got, err, r.query)
+			}
+		}
+	}
+	b := answering(t, 200, `{"statusCode":" 2023"}`)
+	if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != unknown || got.Code != "[cut]" {
+		t.Errorf("execute answered with a code that is none: got %+v, %v; want %s and the code cut", got, err, unknown)
+	}
+	b = answering(t, 200, `{"statusCode":2023}`)
+	if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != refused {
+		t.Errorf("execute answered with a code that is a number: got %+v, %v; want %s", got, err, refused)
+	}
+}
+
+func TestCharge_EveryTransactionStatusHasItsMeaning(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		code, status string
+		want         booking.ChargeStatus
+	}{
+		{"0000", "Completed", booking.ChargeCompleted},
+		{"0000", "Initiated", booking.ChargeOpen},
+		{"0000", "Cancelled", booking.ChargeOpen},
+		{"0000", "Expired", booking.ChargeOpen},
+		{"0000", "Declined", booking.ChargeOpen},
+		{"0000", "Authorized", booking.ChargeUnknown},
+		{"0000", "PendingAuthorized", booking.ChargeUnknown},
+		{"0000", "completed", booking.ChargeUnknown},
+		{"0000", "Completed ", booking.ChargeUnknown},
+		{"0000", "Reversed", booking.ChargeUnknown},
+		{"0000", "", booking.ChargeUnknown},
+		// A code and a status that contradict each other.
+		{"2023", "Completed", booking.ChargeUnknown},
+		{"2023", "Authorized", booking.ChargeUnknown},
+		{"2023", "PendingAuthorized", booking.ChargeUnknown},
+		{"2060", "Completed", booking.ChargeUnknown},
+		{"2062", "Completed", booking.ChargeUnknown},
+		{"2117", "Completed", booking.ChargeUnknown},
+	} {
+		b := answering(t, 200, completed(map[string]any{"statusCode": tc.code, "transactionStatus": tc.status}))
+		for name, call := range map[string]func(context.Context, string) (booking.Charge, error){"execute": b.client.Execute, "query": b.client.Query} {
+			if got, err := call(t.Context(), "TR1"); err != nil || got.Status != tc.want {
+				t.Errorf("%s answered %s %q: got %+v, %v; want %s", name, tc.code, tc.status, got, err, tc.want)
+			}
+		}
+	}
+}
+
+func TestEveryCall_WithoutATokenIsNotSent(t *testing.T) {
+	t.Parallel()
+	var came atomic.Int32
+	b := serving(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
+	b.tokens.all, b.tokens.err = nil, errors.New("no grant for a while")
+	for call, err := range b.calls(t.Context()) {
+		wantErr(t, call, err, booking.ErrNotSent)
+		if !errors.Is(err, b.tokens.err) {
+			t.Errorf("%s: got %v, want the source's reason in it", call, err)
+		}
+	}
+	if got := came.Load(); got != 0 {
+		t.Errorf("%d requests came without a token, want 0", got)
+	}
+}
+
+func TestEveryCall_WithItsTimeOverIsNotSent(t *testing.T) {
+	t.Parallel()
+	var came atomic.Int32
+	b := serving(t, func(http.ResponseWriter, *http.Request) { came.Add(1) })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for call, err := range b.calls(ctx) {
+		wantErr(t, call, err, booking.ErrNotSent)
+	}
+	if got := came.Load(); got != 0 {
+		t.Errorf("%d requests came after their time, want 0", got)
+	}
+}
+
+func TestEveryCall_WithoutAConnectionIsNotSent(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := "http://" + ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for call, err := range newBench(t, refused, httpClient(t)).calls(t.Context()) {
+		wantErr(t, "connection refused: "+call, err, booking.ErrNotSent)
+	}
+
+	over := make(chan struct{}) // the transport goes on dialling after the call has given up
+	t.Cleanup(func() { close(over) })
+	hanging := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		<-over
+		return nil, net.ErrClosed
+	}}}
+	short := func(c *paygate.Config) { c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout = soon, soon, soon }
+	for call, err := range newBench(t, "http://gateway.example", hanging, short).calls(t.Context()) {
+		wantErr(t, "no answer to the dial: "+call, err, booking.ErrNotSent)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("no answer to the dial: %s: got %v, want the deadline in it", call, err)
+		}
+	}
+
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	for call, err := range newBench(t, strings.Replace(plain.URL, "http:", "https:", 1), httpClient(t)).calls(t.Context()) {
+		wantErr(t, "no TLS: "+call, err, booking.ErrNotSent)
+	}
+}
+
+type failing struct{}
+
+func (failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("broken") }
+
+func TestEveryCall_TransportThatProvesNothingIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for call, err := range newBench(t, "http://gateway.example", &http.Client{Transport: failing{}}).calls(t.Context()) {
+		wantErr(t, call, err, booking.ErrInDoubt)
+	}
+}
+
+func TestEveryCall_WithoutAnAnswerIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]http.HandlerFunc{
+		"connection closed": func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) },
+		"body cut": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, completed(nil))
+			panic(http.ErrAbortHandler)
+		},
+		"no answer in time": func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() },
+		"half a body, no more": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			half(w)
+			<-r.Context().Done()
+		},
+	} {
+		b := serving(t, h, func(c *paygate.Config) { c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout = 4*soon, 4*soon, 4*soon })
+		for call, err := range b.calls(t.Context()) {
+			wantErr(t, name+": "+call, err, booking.ErrInDoubt)
+		}
+	}
+}
+
+func half(w http.ResponseWriter) {
+	_, _ = io.WriteString(w, completed(nil)[:20])
+	w.(http.Flusher).Flush()
+}
+
+func TestExecute_EarlierDeadlineCounts(t *testing.T) {
+	t.Parallel()
+	b := serving(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*soon)
+	defer cancel()
+	began := time.Now()
+	for call, err := range b.calls(ctx) { // the client's own would be 5 s at least
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got %v, want the caller's deadline", call, err)
+		}
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("calls took %s, want no longer than the caller's deadline", took)
+	}
+}
+
+func TestEveryCall_FollowsNoRedirect(t *testing.T) {
+	t.Parallel()
+	var stolen atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		stolen.Add(1)
+		_, _ = io.WriteString(w, completed(nil))
+	}))
+	t.Cleanup(other.Close)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		b := serving(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, status) })
+		for call, err := range b.calls(t.Context()) {
+			wantErr(t, fmt.Sprintf("%d: %s", status, call), err, booking.ErrInDoubt)
+		}
+	}
+	if got := stolen.Load(); got != 0 {
+		t.Errorf("%d requests, tokens included, went to where a redirect pointed; want 0", got)
+	}
+}
+
+// onlyAfter answers 401 to every token but the one it accepts.
+func onlyAfter(accepted string, calls *atomic.Int32, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		if r.Header.Get("Authorization") != accepted {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"message":"The incoming token has expired"}`)
+			return
+		}
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func TestUnauthorized_IsTriedOnceMoreWithAFreshToken(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	b := serving(t, onlyAfter(tokenTwo, &calls, created(nil)))
+	if _, err := b.client.Create(t.Context(), seat); err != nil {
+		t.Errorf("Create: %v", err)
+	}
+	if diff := cmp.Diff([]string{tokenOne}, b.tokens.reported()); diff != "" || calls.Load() != 2 {
+		t.Errorf("%d requests, want 2; rejected tokens -want +got:\n%s", calls.Load(), diff)
+	}
+	b = serving(t, onlyAfter(tokenTwo, &calls, completed(nil)))
+	if ch, err := b.client.Execute(t.Context(), "TR1"); err != nil || ch.Status != booking.ChargeCompleted {
+		t.Errorf("Execute: got %+v, %v; want completed", ch, err)
+	}
+}
+
+func TestUnauthorized_TwiceIsNotSent(t *testing.T) {
+	t.Parallel()
+	for call, run := range map[string]func(*bench) error{
+		"create":  func(b *bench) error { _, err := b.client.Create(t.Context(), seat); return err },
+		"execute": func(b *bench) error { _, err := b.client.Execute(t.Context(), "TR1"); return err },
+		"query":   func(b *bench) error { _, err := b.client.Query(t.Context(), "TR1"); return err },
+	} {
+		var calls atomic.Int32
+		b := serving(t, onlyAfter("none", &calls, ""))
+		wantErr(t, call, run(b), booking.ErrNotSent)
+		if got := calls.Load(); got != 2 || len(b.tokens.reported()) != 1 {
+			t.Errorf("%s: %d requests, tokens %v reported; want 2 and one", call, got, b.tokens.reported())
+		}
+	}
+}
+
+func TestUnauthorized_WithoutAnotherTokenIsNotSent(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*tokens){
+		"the same again": func(s *tokens) { s.all = []string{tokenOne} },
+		"none":           func(s *tokens) { s.all, s.err = []string{tokenOne}, errors.New("no grant for a while") },
+	} {
+		var calls atomic.Int32
+		b := serving(t, onlyAfter("none", &calls, ""))
+		set(b.tokens)
+		_, err := b.client.Execute(t.Context(), "TR1")
+		wantErr(t, name, err, booking.ErrNotSent)
+		if got := calls.Load(); got != 1 {
+			t.Errorf("%s: %d requests, want 1", name, got)
+		}
+	}
+}
+
+func TestNothingSecret_IsLoggedOrInAnError(t *testing.T) {
+	t.Parallel()
+	// Everything that came in goes back out, in every text that can be.
+	echo := func(status int, format string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			var in map[string]string
+			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+				t.Error(err)
+			}
+			w.WriteHeader(status)
+			_, _ = fmt.Fprintf(w, format, strings.Join([]string{
+				r.Header.Get("Authorization"), r.Header.Get("X-App-Key"), r.Header.Get("Username"), r.Header.Get("Password"), in["app_secret"],
+				"eyJraWQiOiJmalhKQ29KMXpPMXVreENEaDJTN2VhZTJ5NmFyb3pVTSJ9.5ec2e7", msisdn, "+88 017-0000 0000",
+			}, " "))
+		}
+	}
+	for name, h := range map[string]http.HandlerFunc{
+		"refusal":      echo(200, `{"statusCode":"2023","statusMessage":%q}`),
+		"other shape":  echo(200, `{"errorCode":"9999","errorMessage":%q}`),
+		"message":      echo(200, `{"message":%q}`),
+		"unauthorized": echo(401, `{"message":%q}`),
+		"error page":   echo(502, `<html>%s</html>`),
+		"as ids":       echo(200, `{"statusCode":%[1]q,"statusMessage":"x","trxID":%[1]q,"merchantInvoice":%[1]q,"transactionStatus":%[1]q}`),
+		"as type":      echo(200, `{"statusCode":[%q]}`),
+		"completed":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, completed(nil)) },
+		"created":      func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, created(nil)) },
+		"created, wrong": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, created(map[string]any{"bkashURL": msisdn}))
+		},
+	} {
+		b := serving(t, h)
+		for call, err := range b.calls(t.Context()) {
+			wantNoSecret(t, name+": error of "+call, fmt.Sprint(err))
+		}
+		log := b.log.String()
+		wantNoSecret(t, name+": log", log)
+		for _, address := range []string{"shop.example", "pay.example", "k3YOrG8qy6", "017-0000"} {
+			if strings.Contains(log, address) {
+				t.Errorf("%s: log contains %q: %s", name, address, log)
+			}
+		}
+		if got := strings.Count(log, "\n"); got != 3 {
+			t.Errorf("%s: %d log lines for three calls, want 3: %s", name, got, log)
+		}
+
+		srv := httptest.NewServer(h)
+		g, err := paygate.NewGranter(srv.URL, credentials, httpClient(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		grant, err := g.Grant(t.Context())
+		srv.Close()
+		wantNoSecret(t, name+": error of grant", fmt.Sprint(err))
+		wantNoSecret(t, name+": grant", fmt.Sprintf("%v %+v %#v", grant, grant, grant))
+	}
+}
+
+func TestLog_IsEvidenceOfACall(t *testing.T) {
+	t.Parallel()
+	b := answering(t, 200, completed(nil))
+	if _, err := b.client.Execute(t.Context(), "TR1"); err != nil {
+		t.Fatal(err)
+	}
+	var line map[string]any
+	if err := json.Unmarshal([]byte(b.log.String()), &line); err != nil {
+		t.Fatal(err)
+	}
+	delete(line, "time")
+	delete(line, "took")
+	want := map[string]any{
+		"level": "INFO", "msg": "gateway call", "call": "execute", "outcome": "completed", "payment": "TR1", "invoice": "inv-1",
+		"code": "0000", "text": "Successful", "transaction_status": "Completed", "transaction": "CK250NROQ5",
+		"executed_at": "2025-11-02T14:30:12.166+06:00",
+	}
+	if diff := cmp.Diff(want, line); diff != "" {
+		t.Errorf("log line: -want +got:\n%s", diff)
+	}
+}
+
+func TestSecrets_DoNotPrintThemselves(t *testing.T) {
+	t.Parallel()
+	for _, v := range []any{
+		credentials, &credentials,
+		paygate.Config{BaseURL: "https://pay.example", AppKey: appKey},
+		paygate.Grant{IDToken: tokenOne, RefreshToken: tokenTwo, ExpiresIn: time.Hour},
+	} {
+		var out strings.Builder
+		for _, h := range []slog.Handler{slog.NewTextHandler(&out, nil), slog.NewJSONHandler(&out, nil)} {
+			slog.New(h).InfoContext(t.Context(), "x", "v", v)
+		}
+		j, err := json.Marshal(v)
+		if err != nil {
+			t.Error(err)
+		}
+		_, _ = fmt.Fprintf(&out, "%s %v %+v %#v %s", j, v, v, v, v)
+		wantNoSecret(t, fmt.Sprintf("%T", v), out.String())
+		if !strings.Contains(out.String(), "[secret]") {
+			t.Errorf("%T: printed %s, want it to say that there is a secret", v, out.String())
+		}
+	}
+}
+
+func TestMetrics_LabelsAreFromClosedSets(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, body := range []string{completed(nil), created(nil), `{"statusCode":"2023"}`, `{"statusCode":"2060"}`, `{"statusCode":"junk","transactionStatus":"junk"}`, `junk`} {
+		b := answering(t, 200, body)
+		b.calls(t.Context())
+		b.tokens.all, b.tokens.err = nil, errors.New("none")
+		b.calls(t.Context())
+		families, err := b.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.Metric {
+				name := f.GetName()
+				for _, l := range m.Label {
+					name += " " + l.GetValue()
+				}
+				seen[name] = true
+			}
+		}
+	}
+	want := map[string]bool{}
+	for call, outcomes := range map[string][]string{
+		"create":  {"created", "in_doubt", "not_sent"},
+		"execute": {"completed", "open", "refused", "unfinished", "unknown", "in_doubt", "not_sent"},
+		"query":   {"completed", "open", "refused", "unknown", "in_doubt", "not_sent"},
+	} {
+		for _, o := range outcomes {
+			want["holdfast_gateway_request_seconds "+call+" "+o] = true
+		}
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("series: -want +got:\n%s", diff)
+	}
+}
+
+func TestNew_RefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	log, hc, src := slog.New(slog.DiscardHandler), httpClient(t), &tokens{}
+	good := paygate.Config{BaseURL: "https://pay.example/v1", AppKey: appKey}
+	with := func(f func(*paygate.Config)) paygate.Config {
+		c := good
+		f(&c)
+		return c
+	}
+	for name, cfg := range map[string]paygate.Config{
+		"no app key":        with(func(c *paygate.Config) { c.AppKey = "" }),
+		"no base":           with(func(c *paygate.Config) { c.BaseURL = "" }),
+		"no scheme":         with(func(c *paygate.Config) { c.BaseURL = "pay.example" }),
+		"other scheme":      with(func(c *paygate.Config) { c.BaseURL = "ftp://pay.example" }),
+		"a user":            with(func(c *paygate.Config) { c.BaseURL = "https://u:" + password + "@pay.example" }),
+		"a query":           with(func(c *paygate.Config) { c.BaseURL = "https://pay.example?x=1" }),
+		"negative time-out": with(func(c *paygate.Config) { c.ExecuteTimeout = -1 }),
+	} {
+		_, err := paygate.New(cfg, src, hc, log, prometheus.NewRegistry())
+		if err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+		wantNoSecret(t, name, fmt.Sprint(err))
+	}
+	reg := prometheus.NewRegistry()
+	if _, err := paygate.New(good, src, hc, log, reg); err != nil {
+		t.Errorf("New: %v", err)
+	}
+	for name, call := range map[string]func() error{
+		"no source":     func() error { _, err := paygate.New(good, nil, hc, log, prometheus.NewRegistry()); return err },
+		"no client":     func() error { _, err := paygate.New(good, src, nil, log, prometheus.NewRegistry()); return err },
+		"no log":        func() error { _, err := paygate.New(good, src, hc, nil, prometheus.NewRegistry()); return err },
+		"no registerer": func() error { _, err := paygate.New(good, src, hc, log, nil); return err },
+		"twice":         func() error { _, err := paygate.New(good, src, hc, log, reg); return err },
+	} {
+		if call() == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+	}
+}
+
+func TestParseTime_ReadsTheColonBeforeTheMilliseconds(t *testing.T) {
+	t.Parallel()
+	got, err := paygate.ParseTime("2025-11-02T14:29:02:166 GMT+0600")
+	if want := time.Date(2025, 11, 2, 8, 29, 2, 166e6, time.UTC); err != nil || !got.Equal(want) {
+		t.Errorf("ParseTime: got %s, %v; want %s", got, err, want)
+	}
+	for _, s := range []string{"", "2025-11-02", "2025-11-02T14:29:02", "2025-11-02T14:29:02:166", "2025-11-02T14:29:02:166 +0600", "2025-13-02T14:29:02:166 GMT+0600", strings.Repeat(":", 30)} {
+		if got, err := paygate.ParseTime(s); err == nil {
+			t.Errorf("ParseTime(%q): got %s, want an error", s, got)
+		}
+	}
+}

@@ -1,0 +1,415 @@
+// Package redistoken keeps the payment gateway's token for the whole fleet in
+// Redis. The gateway gives a merchant account two tokens an hour and blocks an
+// account for an hour that asks for a third, so every process shares one token,
+// one of them renews it (a lock of 45 s), and a ledger of grant calls, written
+// before the call in the same step that checks it, makes a third within an hour
+// impossible. A token is renewed when five sixths of its life are over and used
+// until its end meanwhile; one that the gateway refuses is replaced when the
+// ledger allows, and used on when it does not.
+//
+// The ledger is as durable as Redis. It is entered again after the call, so
+// that a failover during the call does not forget it; where Redis does not
+// outlive the process, keep a copy (KeepCopy, Import).
+//
+// Fail mode: closed. Without Redis, a token or the right to ask for one, Token
+// is an error and nothing is sent. After a failed grant nobody tries for 60 s.
+//
+// Clock: Redis's own decides expiry, renewal, lock and ledger. The process's
+// clock bounds for how long (5 s) a token is used without asking Redis.
+package redistoken
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/paygate"
+)
+
+// Lock 45 s > grant 30 s + storing its token 10 s, so that nobody else asks
+// while a grant may still succeed.
+const (
+	lockLife  = 45 * time.Second
+	grantTime = 30 * time.Second
+	storeTime = 10 * time.Second
+
+	grantsPerHour = 2
+	// The gateway counts when a call arrives, the ledger when it was about to be
+	// sent: a call may arrive a grant's time later, and one on its heels not.
+	ledgerWindow = time.Hour + time.Minute
+
+	pauseAfterFailure = 60 * time.Second
+	trustFor          = 5 * time.Second        // a token is used without asking Redis
+	refusalFor        = time.Second            // so is "there is none"
+	pollEvery         = 200 * time.Millisecond // while another process asks
+	scriptTime        = 5 * time.Second
+)
+
+// Why there is no token, other than the failure of a grant or of Redis.
+var (
+	// ErrGrantLimit: the hour's two grants are used up.
+	ErrGrantLimit = errors.New("gateway token: the hour's two grants are used up")
+	// ErrGrantPaused: a grant has failed less than a minute ago.
+	ErrGrantPaused = errors.New("gateway token: a grant has failed, waiting a minute")
+	// ErrClosed: the source is closed.
+	ErrClosed = errors.New("gateway token: source is closed")
+)
+
+// Granter asks the gateway for a token, once, within ctx. An error that wraps
+// booking.ErrNotSent says that the gateway was not asked.
+type Granter interface {
+	Grant(ctx context.Context) (paygate.Grant, error)
+}
+
+var (
+	_ Granter             = (*paygate.Granter)(nil)
+	_ paygate.TokenSource = (*Source)(nil)
+)
+
+// Source gives the fleet's token. Safe for concurrent use; Close it.
+type Source struct {
+	rdb     redis.UniversalClient
+	granter Granter
+	account string
+	keys    []string
+	now     func() time.Time
+	log     *slog.Logger
+	grants  *prometheus.CounterVec
+	save    func(context.Context, []byte) error // nil: no copy is kept
+
+	life context.Context // ends at Close
+	end  context.CancelFunc
+	work sync.WaitGroup // flights
+
+	mu      sync.Mutex
+	trusted answer // used until its time
+	flight  *flight
+	// unsure is the owner of a begin whose answer was lost: it may hold the lock
+	// and an entry in the ledger, which the next flight then takes up.
+	unsure string
+}
+
+// answer is what Token says: a token, or why there is none.
+type answer struct {
+	token string
+	err   error
+	until time.Time // this process's clock
+}
+
+// flight is one look into Redis, and at most one grant, on behalf of all who
+// wait in this process.
+type flight struct {
+	owner string // of the call, if it comes to one
+	done  chan struct{}
+	answer
+}
+
+// Option changes a Source at its making.
+type Option func(*Source)
+
+// KeepCopy has save called with an Export whenever the ledger or the token
+// changes by this process: before a grant call, which is not made if save
+// fails, and after it. What it is given is secret.
+func KeepCopy(save func(ctx context.Context, state []byte) error) Option {
+	return func(s *Source) { s.save = save }
+}
+
+// New makes the source of one merchant account's token; every process of the
+// fleet must name the account alike. It registers the source's metric.
+func New(rdb redis.UniversalClient, granter Granter, account string, now func() time.Time, log *slog.Logger, reg prometheus.Registerer, opts ...Option) (*Source, error) {
+	if rdb == nil || granter == nil || account == "" || now == nil || log == nil || reg == nil {
+		return nil, errors.New("gateway token: Redis, granter, account, clock, logger or registerer is missing")
+	}
+	grants, err := newGrants(reg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{rdb: rdb, granter: granter, account: account, keys: keys(account), now: now, log: log, grants: grants}
+	s.life, s.end = context.WithCancel(context.Background())
+	for _, o := range opts {
+		o(s)
+	}
+	return s, nil
+}
+
+// Close refuses further calls and waits for a grant at work, which is at most
+// 45 s: cutting it short would cost a token that the gateway counts.
+func (s *Source) Close() {
+	s.mu.Lock()
+	s.end()
+	s.mu.Unlock()
+	s.work.Wait()
+}
+
+// Token gives a token to call with, or waits within ctx for one that is being
+// asked for. Giving up the wait stops nothing.
+func (s *Source) Token(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	if s.life.Err() != nil {
+		s.mu.Unlock()
+		return "", ErrClosed
+	}
+	if s.now().Before(s.trusted.until) {
+		a := s.trusted
+		s.mu.Unlock()
+		return a.token, a.err
+	}
+	f := s.flight
+	if f == nil {
+		f = &flight{owner: cmp.Or(s.unsure, rand.Text()), done: make(chan struct{})}
+		s.flight, s.unsure = f, ""
+		s.work.Go(func() { s.fly(f) })
+	}
+	s.mu.Unlock()
+
+	select {
+	case <-f.done:
+		return f.token, f.err
+	case <-ctx.Done():
+		return "", fmt.Errorf("gateway token: wait: %w", ctx.Err())
+	}
+}
+
+// Rejected lets another token be asked for, if token is still the fleet's and
+// the ledger allows. Where Redis does not answer, nothing changes.
+func (s *Source) Rejected(ctx context.Context, token string) {
+	marked, err := reject.Run(ctx, s.rdb, s.keys, token).Int()
+	if err != nil {
+		s.log.WarnContext(ctx, "gateway token: mark as rejected", "error", err)
+		return
+	}
+	s.mu.Lock()
+	if s.trusted.token == token {
+		s.trusted = answer{}
+	}
+	s.mu.Unlock()
+	if marked == 1 {
+		s.log.WarnContext(ctx, "gateway token: rejected by the gateway")
+	}
+}
+
+// land ends a flight for those who wait, once, and lets later callers use its
+// answer for a while.
+func (s *Source) land(f *flight, a answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trusted, s.flight = a, nil
+	f.answer = a
+	close(f.done)
+}
+
+func (s *Source) good(token string, left time.Duration) answer {
+	return answer{token: token, until: s.now().Add(min(left, trustFor))}
+}
+
+// none is no token; the old one, refused by the gateway but not expired, is
+// better than that.
+func (s *Source) none(st state, err error) answer {
+	if st.token != "" {
+		return s.good(st.token, min(st.left, refusalFor))
+	}
+	return answer{err: err, until: s.now().Add(refusalFor)}
+}
+
+// fly finds the answer for those who wait on f and does the grant if it falls to
+// this process.
+func (s *Source) fly(f *flight) {
+	for {
+		st, err := s.begin(f.owner)
+		switch {
+		case err != nil:
+			s.mu.Lock()
+			s.unsure = f.owner
+			s.mu.Unlock()
+			s.land(f, s.none(state{}, err))
+			return
+		case st.verdict == "fresh":
+			s.land(f, s.good(st.token, st.left))
+			return
+		case st.verdict == "yours" && st.usable():
+			s.land(f, s.good(st.token, st.left)) // nobody waits for an early renewal
+			if a := s.renew(f.owner, st); a.err == nil {
+				s.mu.Lock()
+				s.trusted = a
+				s.mu.Unlock()
+			}
+			return
+		case st.verdict == "yours":
+			s.land(f, s.renew(f.owner, st))
+			return
+		case st.usable(): // busy, paused or limit, and no need to wait
+			s.count(st)
+			s.land(f, s.good(st.token, st.left))
+			return
+		case st.verdict == "paused":
+			s.land(f, s.none(st, fmt.Errorf("%w: %s left", ErrGrantPaused, st.wait)))
+			return
+		case st.verdict == "limit":
+			s.count(st)
+			s.log.ErrorContext(s.life, "gateway token: none to be had", "next_grant_in", st.wait, "rejected_one_in_use", st.token != "")
+			s.land(f, s.none(st, fmt.Errorf("%w: next in %s", ErrGrantLimit, st.wait)))
+			return
+		}
+		// Another process asks, for as long as its lock lives at most.
+		t := time.NewTimer(pollEvery)
+		select {
+		case <-t.C:
+		case <-s.life.Done():
+			t.Stop()
+			s.land(f, answer{err: ErrClosed})
+			return
+		}
+	}
+}
+
+func (s *Source) count(st state) {
+	if st.verdict == "limit" {
+		s.grants.WithLabelValues(outcomeLimited).Inc()
+	}
+}
+
+// state is what begin tells.
+type state struct {
+	verdict  string
+	token    string
+	left     time.Duration
+	rejected bool
+	called   int64         // Unix ms, with "yours"
+	wait     time.Duration // with "paused" and "limit"
+}
+
+func (st state) usable() bool { return st.token != "" && !st.rejected }
+
+func (s *Source) begin(owner string) (state, error) {
+	// Not cut short by Close: an answer not waited for may cost a grant.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), scriptTime)
+	defer cancel()
+	r, err := begin.Run(ctx, s.rdb, s.keys, owner, lockLife.Milliseconds(), ledgerWindow.Milliseconds(), grantsPerHour).Slice()
+	if err != nil {
+		return state{}, fmt.Errorf("gateway token: ask Redis: %w", err)
+	}
+	if len(r) == 5 {
+		verdict, ok1 := r[0].(string)
+		token, ok2 := r[1].(string)
+		left, ok3 := r[2].(int64)
+		rejected, ok4 := r[3].(int64)
+		n, ok5 := r[4].(int64)
+		st := state{verdict: verdict, token: token, left: time.Duration(left) * time.Millisecond, rejected: rejected == 1}
+		if ok1 && ok2 && ok3 && ok4 && ok5 {
+			switch verdict {
+			case "fresh", "busy":
+				return st, nil
+			case "paused", "limit":
+				st.wait = time.Duration(n) * time.Millisecond
+				return st, nil
+			case "yours":
+				st.called = n
+				return st, nil
+			}
+		}
+	}
+	return state{}, errors.New("gateway token: Redis gave an answer that begin does not give")
+}
+
+// renew asks the gateway, on a deadline of its own: the hour's grant is spent
+// whether or not anybody still waits for it.
+func (s *Source) renew(owner string, st state) answer {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), grantTime)
+	defer cancel()
+	var g paygate.Grant
+	err := s.keepCopy(ctx)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", booking.ErrNotSent, err)
+	} else {
+		g, err = s.granter.Grant(ctx)
+	}
+	// Time is up for the grant, not for saying what came of it.
+	after, cancelAfter := context.WithTimeout(context.WithoutCancel(s.life), storeTime)
+	defer cancelAfter()
+	if err != nil {
+		return s.failed(after, owner, st, err)
+	}
+	return s.granted(after, owner, st, g)
+}
+
+func (s *Source) failed(ctx context.Context, owner string, st state, cause error) answer {
+	outcome, called := outcomeFailed, strconv.FormatInt(st.called, 10)
+	if errors.Is(cause, booking.ErrNotSent) {
+		outcome, called = outcomeNotSent, ""
+	}
+	s.grants.WithLabelValues(outcome).Inc()
+	s.log.ErrorContext(ctx, "gateway token: grant", "outcome", outcome, "error", cause)
+	err := s.persist(ctx, func() error {
+		return fail.Run(ctx, s.rdb, s.keys, owner, called, pauseAfterFailure.Milliseconds(), ledgerWindow.Milliseconds()).Err()
+	})
+	if err == nil {
+		err = s.keepCopy(ctx)
+	}
+	if err != nil {
+		s.log.ErrorContext(ctx, "gateway token: note a failed grant", "error", err)
+	}
+	return s.none(st, fmt.Errorf("gateway token: %w", cause))
+}
+
+func (s *Source) granted(ctx context.Context, owner string, st state, g paygate.Grant) answer {
+	s.grants.WithLabelValues(outcomeGranted).Inc()
+	stored := 0
+	err := s.persist(ctx, func() error {
+		var err error
+		stored, err = store.Run(ctx, s.rdb, s.keys, owner, st.called, string(g.IDToken), g.ExpiresIn.Milliseconds(),
+			(g.ExpiresIn * 5 / 6).Milliseconds(), ledgerWindow.Milliseconds()).Int()
+		return err
+	})
+	if err == nil {
+		err = s.keepCopy(ctx)
+	}
+	if err != nil {
+		// This process can use it for a moment; the fleet cannot.
+		s.log.ErrorContext(ctx, "gateway token: keep a granted token", "error", err)
+	} else {
+		s.log.InfoContext(ctx, "gateway token: granted", "lifetime", g.ExpiresIn, "newer_one_there", stored == 0)
+	}
+	return s.good(string(g.IDToken), g.ExpiresIn)
+}
+
+// persist tries until it is done or ctx ends: what it writes is worth half an
+// hour of sale.
+func (s *Source) persist(ctx context.Context, write func() error) error {
+	for {
+		err := write()
+		if err == nil {
+			return nil
+		}
+		t := time.NewTimer(pollEvery)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
+}
+
+func (s *Source) keepCopy(ctx context.Context) error {
+	if s.save == nil {
+		return nil
+	}
+	state, err := s.Export(ctx)
+	if err == nil {
+		err = s.save(ctx, state)
+	}
+	if err != nil {
+		return fmt.Errorf("gateway token: keep a copy: %w", err)
+	}
+	return nil
+}
