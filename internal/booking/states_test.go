@@ -17,7 +17,7 @@ func TestStates_PageAgreesWithTheCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, records := map[[2]string]bool{}, map[[2]string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| (\\S+) \\| (\\S+) \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (\S+) \| (\S+) \|`).FindAllStringSubmatch(string(page), -1) {
 		from, to := cell(m[1]), cell(m[2])
 		if strings.ToUpper(from+to) == from+to {
 			records[[2]string{from, to}] = true

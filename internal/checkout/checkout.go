@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,10 @@ type Budgets struct {
 	Request, Redis, Create, Enqueue time.Duration
 }
 
+// takeOver is the age at which the ledger gives an attempt without a payment to
+// the candidate's next request; the call that made it must be over by then.
+const takeOver = 15 * time.Second
+
 // DefaultBudgets are those of the contract.
 func DefaultBudgets() Budgets {
 	return Budgets{Request: 8 * time.Second, Redis: time.Second, Create: 5 * time.Second, Enqueue: time.Second}
@@ -99,6 +104,9 @@ func New(d Deps) (*Service, error) {
 	if b.Redis <= 0 || b.Create <= 0 || b.Enqueue <= 0 || b.Redis+b.Create+b.Enqueue >= b.Request {
 		return nil, fmt.Errorf("checkout: budgets redis %s + create %s + enqueue %s must be less than request %s", b.Redis, b.Create, b.Enqueue, b.Request)
 	}
+	if b.Request >= takeOver {
+		return nil, fmt.Errorf("checkout: request budget %s must be less than the %s after which another request takes the seat over", b.Request, takeOver)
+	}
 	if d.Now == nil {
 		d.Now = time.Now
 	}
@@ -121,6 +129,7 @@ func (s *Service) Book(ctx context.Context, r booking.Request) (booking.Held, er
 	if err != nil {
 		return booking.Held{}, s.refusal(ctx, r, err)
 	}
+	defer release() // also when a dependency panics
 	if seat.Replay {
 		release()
 		return s.replay(ctx, r, seat)
@@ -152,13 +161,16 @@ func (s *Service) seat(ctx context.Context, r booking.Request) (booking.Seat, fu
 		}
 	}
 	s.inUse.Inc()
-	release := func() { s.inUse.Dec(); s.slots.Release(1) }
+	release := sync.OnceFunc(func() { s.inUse.Dec(); s.slots.Release(1) })
+	admitted := false
+	defer func() {
+		if !admitted {
+			release()
+		}
+	}()
 	seat, err := s.admit(ctx, r, false)
-	if err != nil {
-		release()
-		return booking.Seat{}, nil, err
-	}
-	return seat, release, nil
+	admitted = err == nil
+	return seat, release, err
 }
 
 func (s *Service) admit(ctx context.Context, r booking.Request, check bool) (booking.Seat, error) {

@@ -232,14 +232,14 @@ func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error
 	s.metrics.honeypot.Inc()
 	obs.EventFrom(r.Context()).Outcome = unlogged
 	now := time.Now()
-	h := held{Level: "N1", PaymentID: scramble("TR0011mqN0nOK0000000000000"), SecondsLeft: int(booking.DefaultHold/time.Second) - 1}
+	h := held{Level: "N1", PaymentID: scramble("TR0011mqN0nOK0000000000000", gatewayPrefix), SecondsLeft: int(booking.DefaultHold/time.Second) - 1}
 	hold, took := booking.DefaultHold, 80*time.Millisecond
 	attempt := booking.AttemptID(booking.NewEpoch(now), booking.NewAttemptSuffix(now))
 	h.BookingURL = "/booking/" + s.Sealer.Seal("", attempt)
 	h.PaymentURL = "/payment/" + h.PaymentID
 	if l := s.decoy.last.Load(); l != nil {
-		h.PaymentID = scramble(l.held.PaymentID)
-		h.PaymentURL = strings.ReplaceAll(l.held.PaymentURL, l.held.PaymentID, h.PaymentID)
+		h.PaymentID = scramble(l.held.PaymentID, gatewayPrefix)
+		h.PaymentURL = l.paymentURL(h.PaymentID)
 		h.BookingURL = l.held.BookingURL[:strings.LastIndexByte(l.held.BookingURL, '/')+1] + s.Sealer.Seal("", attempt)
 		h.SecondsLeft, took = l.held.SecondsLeft, l.took
 		hold = time.Duration(l.held.SecondsLeft+1) * time.Second
@@ -256,12 +256,39 @@ func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error
 	return s.accept(w, r, h)
 }
 
-// scramble keeps the shape of an id: letters stay letters, digits digits.
-func scramble(id string) string {
+// secretLike is what names somebody's payment in a link, or opens it.
+var secretLike = regexp.MustCompile(`[A-Za-z0-9]{16,}`)
+
+// paymentURL is the last real link for another payment id, with nothing left in
+// it that opens a real payment.
+func (l *lesson) paymentURL(id string) string {
+	link := strings.ReplaceAll(l.held.PaymentURL, l.held.PaymentID, id)
+	_, rest, found := strings.Cut(link, "://")
+	if end := strings.IndexAny(rest, "/?"); found && end >= 0 {
+		path := rest[end:]
+		link = strings.TrimSuffix(link, path) + secretLike.ReplaceAllStringFunc(path, func(run string) string {
+			if run == id {
+				return run
+			}
+			return scramble(run, 0)
+		})
+	}
+	if link == l.held.PaymentURL {
+		return "/payment/" + id
+	}
+	return link
+}
+
+// gatewayPrefix is how much of a payment id is the same in all of them.
+const gatewayPrefix = 6
+
+// scramble keeps the shape of an id and its first characters: letters stay
+// letters, digits digits.
+func scramble(id string, keep int) string {
 	b := []byte(id)
 	for i, c := range b {
 		switch {
-		case i < 6: // the gateway's own prefix
+		case i < keep:
 		case '0' <= c && c <= '9':
 			b[i] = byte('0' + rand.IntN(10))
 		case 'a' <= c && c <= 'z':

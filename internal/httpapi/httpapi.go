@@ -9,6 +9,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync/atomic"
@@ -89,7 +90,7 @@ type Server struct {
 // New checks its dependencies and builds the routes.
 func New(d Deps) (*Server, error) {
 	if d.Booker == nil || d.Settler == nil || d.Viewer == nil || d.Sealer == nil || d.Background == nil ||
-		d.ResultURL == "" || d.ReturnBudget <= 0 || d.Log == nil || d.Registerer == nil {
+		d.Codes == (booking.CodeRule{}) || d.ResultURL == "" || d.ReturnBudget <= 0 || d.Log == nil || d.Registerer == nil {
 		return nil, errors.New("httpapi: a dependency is missing")
 	}
 	s := &Server{Deps: d, metrics: newMetrics(d.Registerer)}
@@ -102,7 +103,14 @@ func (s *Server) routes() http.Handler {
 	r := chi.NewRouter()
 	r.Use(s.observe)
 	r.NotFound(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrNotFound }))
-	r.MethodNotAllowed(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrMethodNotAllowed }))
+	r.MethodNotAllowed(s.wrap(func(w http.ResponseWriter, req *http.Request) error {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			if r.Match(chi.NewRouteContext(), method, req.URL.Path) {
+				w.Header().Add("Allow", method)
+			}
+		}
+		return booking.ErrMethodNotAllowed
+	}))
 	r.Post("/book", s.wrap(s.book))
 	r.Get("/payment/callback", s.wrap(s.callback))
 	r.Get("/booking/{token}", s.wrap(s.view))
@@ -126,7 +134,7 @@ func (s *Server) Drain() { s.draining.Store(true) }
 // take away every server at once.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 	if s.draining.Load() {
-		return reply(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
+		return fmt.Errorf("draining: %w", booking.ErrTryAgain)
 	}
 	return reply(w, http.StatusOK, map[string]string{"status": "ok"})
 }

@@ -24,8 +24,12 @@ type outcome struct {
 	retry, spread int
 }
 
-// outcomes is the one table; a test holds it complete.
+// outcomes is the one table; a test holds it complete. The first row that an
+// error is counts: try_again goes before what may have caused it, such as a
+// payment link that was not found.
 var outcomes = []outcome{
+	{err: booking.ErrTryAgain, status: http.StatusServiceUnavailable, slug: "try_again", text: "No answer can be given now: try again, nobody gets two seats.", retry: 1, spread: 4},
+	{err: booking.ErrPaymentUnavailable, status: http.StatusBadGateway, slug: "payment_unavailable", text: "The payment could not be created, and no seat is held: try again.", retry: 3, spread: 5},
 	{err: booking.ErrInvalidRequest, status: http.StatusBadRequest, slug: "invalid_request", text: "The request is malformed: send one JSON object with the texts code, email and level, each once."},
 	{err: booking.ErrInvalidLevel, status: http.StatusBadRequest, slug: "invalid_level", text: "There is no such level: choose one of those in status.json."},
 	{err: booking.ErrInvalidCode, status: http.StatusBadRequest, slug: "invalid_code", text: "This candidate code is not on the list: check it against your registration."},
@@ -39,8 +43,6 @@ var outcomes = []outcome{
 	{err: booking.ErrUnsupportedMediaType, status: http.StatusUnsupportedMediaType, slug: "unsupported_media_type", text: "Send application/json, or a form as application/x-www-form-urlencoded."},
 	{err: booking.ErrSoldOut, status: http.StatusTooManyRequests, slug: "closed", reason: "sold_out", text: "No seat is left. Seats that are not paid in time come back.", retry: 30, spread: 30},
 	{err: booking.ErrNotOpen, status: http.StatusServiceUnavailable, slug: "closed", reason: "not_open", text: "Booking is not open.", retry: 10, spread: 20},
-	{err: booking.ErrPaymentUnavailable, status: http.StatusBadGateway, slug: "payment_unavailable", text: "The payment could not be created, and no seat is held: try again.", retry: 3, spread: 5},
-	{err: booking.ErrTryAgain, status: http.StatusServiceUnavailable, slug: "try_again", text: "No answer can be given now: try again, nobody gets two seats.", retry: 1, spread: 4},
 }
 
 var internal = outcome{status: http.StatusInternalServerError, slug: "internal", text: "Something is wrong on our side: tell the operators the request id."}

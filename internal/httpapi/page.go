@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/booking"
 	"holdfast/internal/httpapi/web"
+	"holdfast/internal/obs"
 )
 
 // Pages are what the local profile serves itself.
@@ -101,6 +102,8 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request) error {
 			data.State, data.Level, data.SecondsLeft, data.PaymentURL = string(v.State), v.Level, v.SecondsLeft, v.PaymentURL
 		case errors.Is(err, booking.ErrNotFound):
 			data.State = "unknown"
+		default:
+			obs.EventFrom(r.Context()).Cause = err // the page says "checking" and asks again
 		}
 	case q.Get("error") == "unknown" || q.Get("error") == "":
 		data.State = "unknown"

@@ -3,8 +3,10 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -39,9 +41,16 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	}
 	ev.Attempt, ev.Outcome = attempt, status
 	if status == "success" {
-		done := make(chan error, 1)
+		done := make(chan error)
 		ctx := context.WithoutCancel(r.Context())
-		if s.Background.Go(func() { done <- s.Settler.Return(ctx, code, attempt, payment) }) {
+		if s.Background.Go(func() {
+			err := s.settle(ctx, code, attempt, payment)
+			select {
+			case done <- err:
+			case <-look.Done():
+				s.Log.InfoContext(ctx, "return of a payer ended after the browser had gone on", "attempt", attempt, "error", err)
+			}
+		}) {
 			select {
 			case ev.Cause = <-done:
 			case <-look.Done():
@@ -52,6 +61,18 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	return s.seeResult(w, r, "booking="+url.QueryEscape(s.Sealer.Seal(code, attempt)))
+}
+
+// settle is Settler.Return with a panic turned into an error: on a goroutine of
+// its own it would take every request of the process along.
+func (s *Server) settle(ctx context.Context, code, attempt, payment string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Log.ErrorContext(ctx, "return of a payer panicked", "attempt", attempt, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("return of a payer panicked: %v", p)
+		}
+	}()
+	return s.Settler.Return(ctx, code, attempt, payment)
 }
 
 // callbackQuery reads the three parameters, each of which must be there once.

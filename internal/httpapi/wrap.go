@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
@@ -55,12 +56,13 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		ww.Header().Set("X-Request-Id", ev.RequestID)
 		defer func() {
 			if p := recover(); p != nil {
-				if p == http.ErrAbortHandler {
+				if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(p)
 				}
 				s.Log.ErrorContext(ctx, "handler panicked", "request_id", ev.RequestID, "panic", p, "stack", string(debug.Stack()))
+				ev.Outcome, ev.Cause = internal.slug, fmt.Errorf("panic: %v", p)
 				if ww.Status() == 0 {
-					_ = problem{Error: internal.slug, Message: internal.text, RequestID: ev.RequestID, status: internal.status}.write(ww)
+					_ = s.answer(ww, r, describe(ev.Cause, ev.Level, ev.RequestID))
 				}
 			}
 			s.finish(ctx, r, ww, ev, time.Since(start))
@@ -96,8 +98,15 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.Wrap
 	s.Log.LogAttrs(ctx, level, "request", attrs...)
 }
 
-// wrap answers what a handler returns as an error; a form gets a page, everyone
-// else JSON.
+// answer tells a problem: a form gets a page, everyone else JSON.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, p problem) error {
+	if isForm(r) {
+		return s.page(w, p)
+	}
+	return p.write(w)
+}
+
+// wrap answers what a handler returns as an error.
 func (s *Server) wrap(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		err := h(w, r)
@@ -107,12 +116,7 @@ func (s *Server) wrap(h handler) http.HandlerFunc {
 		ev := obs.EventFrom(r.Context())
 		p := describe(err, ev.Level, ev.RequestID)
 		ev.Outcome, ev.Cause = p.Error, err
-		if isForm(r) {
-			err = s.page(w, p)
-		} else {
-			err = p.write(w)
-		}
-		if err != nil && !errors.Is(err, context.Canceled) {
+		if err := s.answer(w, r, p); err != nil && !errors.Is(err, context.Canceled) {
 			ev.Cause = errors.Join(ev.Cause, err)
 		}
 	}

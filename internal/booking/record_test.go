@@ -1,0 +1,119 @@
+package booking_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"holdfast/internal/booking"
+)
+
+// sample is the record on the page that other readers of records go by.
+func sample(t *testing.T) (booking.Record, []byte) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/shapes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?s)```json record\n(.*?)\n```").FindSubmatch(page)
+	if m == nil {
+		t.Fatal("docs/shapes.md: got no ```json record block, want one")
+	}
+	var rec booking.Record
+	d := json.NewDecoder(bytes.NewReader(m[1]))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&rec); err != nil {
+		t.Fatalf("sample record: got %v, want it to decode without unknown fields", err)
+	}
+	return rec, m[1]
+}
+
+func TestRecord_IsWhatTheShapesPageShows(t *testing.T) {
+	t.Parallel()
+	rec, text := sample(t)
+	if err := rec.Validate(); err != nil {
+		t.Errorf("sample record: got %v, want a valid one", err)
+	}
+	got, err := json.Marshal(rec)
+	if err != nil || string(got) != string(text) {
+		t.Errorf("sample record encoded again: got\n%s (%v), want\n%s", got, err, text)
+	}
+	if want := booking.HeldTTL(rec.Deadline); !rec.TTL.Equal(want) {
+		t.Errorf("sample record's ttl: got %s, want %s", rec.TTL, want)
+	}
+}
+
+func TestRecord_ValidateNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	other := booking.AttemptID(booking.NewEpoch(start), booking.NewAttemptSuffix(start))
+	for name, spoil := range map[string]func(*booking.Record){
+		"version of the future":     func(r *booking.Record) { r.Version = 2 },
+		"no version":                func(r *booking.Record) { r.Version = 0 },
+		"another candidate's hash":  func(r *booking.Record) { r.CandidateHash = booking.CandidateHash("AB-1002") },
+		"another code":              func(r *booking.Record) { r.Code = "AB-1002" },
+		"no attempt":                func(r *booking.Record) { r.Attempt = "" },
+		"another attempt":           func(r *booking.Record) { r.Attempt = other },
+		"another epoch":             func(r *booking.Record) { r.Epoch = booking.NewEpoch(start) },
+		"another attempt's invoice": func(r *booking.Record) { r.Invoice = booking.Invoice(r.CandidateHash, other) },
+		"no invoice":                func(r *booking.Record) { r.Invoice = "" },
+		"no payment":                func(r *booking.Record) { r.PaymentID = "" },
+		"no level":                  func(r *booking.Record) { r.Level = "" },
+		"no amount":                 func(r *booking.Record) { r.Amount = 0 },
+		"negative amount":           func(r *booking.Record) { r.Amount = -1 },
+		"no currency":               func(r *booking.Record) { r.Currency = "" },
+		"no admission":              func(r *booking.Record) { r.AdmittedAt = time.Time{} },
+		"no deadline":               func(r *booking.Record) { r.Deadline = time.Time{} },
+		"no state":                  func(r *booking.Record) { r.State = "" },
+		"unknown state":             func(r *booking.Record) { r.State = "held" },
+	} {
+		rec, _ := sample(t)
+		spoil(&rec)
+		if err := rec.Validate(); err == nil {
+			t.Errorf("%s: got nil, want an error", name)
+		}
+	}
+	for _, state := range []booking.RecordState{booking.StateHeld, booking.StatePaid, booking.StateReleased} {
+		rec, _ := sample(t)
+		rec.State = state
+		if err := rec.Validate(); err != nil {
+			t.Errorf("state %s: got %v, want nil", state, err)
+		}
+	}
+}
+
+func TestCharge_CheckFindsEveryDifference(t *testing.T) {
+	t.Parallel()
+	ordered, _ := sample(t)
+	paid := booking.Charge{
+		Status: booking.ChargeCompleted, PaymentID: ordered.PaymentID, Invoice: ordered.Invoice,
+		Transaction: "TRX1", Amount: ordered.Amount, Currency: ordered.Currency,
+	}
+	if err := paid.Check(ordered); err != nil {
+		t.Errorf("charge as ordered: got %v, want nil", err)
+	}
+	for name, spoil := range map[string]func(*booking.Charge){
+		"another payment":     func(c *booking.Charge) { c.PaymentID = "TR2" },
+		"no payment":          func(c *booking.Charge) { c.PaymentID = "" },
+		"another invoice":     func(c *booking.Charge) { c.Invoice += "x" },
+		"no invoice":          func(c *booking.Charge) { c.Invoice = "" },
+		"one unit less":       func(c *booking.Charge) { c.Amount-- },
+		"one unit more":       func(c *booking.Charge) { c.Amount++ },
+		"major as minor":      func(c *booking.Charge) { c.Amount /= 100 },
+		"nothing":             func(c *booking.Charge) { c.Amount = 0 },
+		"negative":            func(c *booking.Charge) { c.Amount = -c.Amount },
+		"another currency":    func(c *booking.Charge) { c.Currency = "USD" },
+		"small-case currency": func(c *booking.Charge) { c.Currency = "bdt" },
+		"no currency":         func(c *booking.Charge) { c.Currency = "" },
+		"no transaction":      func(c *booking.Charge) { c.Transaction = "" },
+	} {
+		c := paid
+		spoil(&c)
+		if err := c.Check(ordered); !errors.Is(err, booking.ErrOtherThanOrdered) {
+			t.Errorf("%s: got %v, want ErrOtherThanOrdered", name, err)
+		}
+	}
+}
