@@ -77,6 +77,8 @@ type Gate struct {
 	metrics *metrics
 	levels  atomic.Pointer[[]string]
 	clock   serverClock
+	group   group
+	breaker breaker
 }
 
 // New makes a Gate on a client whose own retries are off (NewClient's).
@@ -89,6 +91,8 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 	}
 	g := &Gate{rdb: rdb, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset, log: o.Log, metrics: newMetrics(o.Registerer)}
 	g.healthy.Store(1)
+	g.group.most = waitingMost
+	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen
 	return g, nil
 }
 
@@ -148,7 +152,7 @@ func (g *Gate) acks() int {
 // booking.ErrNotAcknowledged otherwise, and booking.ErrLedgerUnknown or
 // booking.ErrLedgerDamaged for those words.
 func (g *Gate) call(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
-	a, err := g.send(ctx, s, keys, args, nil)
+	a, err := g.send(ctx, s, keys, args)
 	if err != nil {
 		return answer{}, err
 	}
@@ -188,16 +192,14 @@ func (g *Gate) read(ctx context.Context, s *script, keys []string, args ...any) 
 	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
 }
 
-// send runs the script and WAIT in one pipeline on one connection. When the
-// answer is not acknowledged and unacked is given, it runs on that same
-// connection, so that it cannot overtake the script.
-func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any, unacked func(*redis.Conn, answer)) (answer, error) {
+// send runs the script and WAIT in one pipeline on one connection.
+func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	all := append([]any{g.offset().Milliseconds()}, args...)
 	var lastErr error
 	for range tries {
-		a, err := g.sendOnce(ctx, s, keys, all, unacked)
+		a, err := g.sendOnce(ctx, s, keys, all)
 		if err == nil {
 			return a, nil
 		}
@@ -209,7 +211,7 @@ func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any, u
 	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
 }
 
-func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []any, unacked func(*redis.Conn, answer)) (answer, error) {
+func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 	acks := g.acks()
@@ -238,9 +240,6 @@ func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []an
 			return answer{}, perr
 		}
 		a.acked = acks == 0 || (err == nil && wait.Err() == nil && wait.Val() >= int64(acks))
-		if !a.acked && unacked != nil {
-			unacked(conn, a)
-		}
 		return a, nil
 	}
 }
@@ -318,38 +317,28 @@ func retryable(err error) bool {
 // booking.NewAttemptSuffix's, made for this call alone. With check nothing is
 // taken, and a free seat is booking.ErrWouldAdmit.
 func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
-	keys := append(g.keys.base(), g.keys.config(), g.keys.open(), g.keys.opensAt(), g.keys.valid(),
-		g.keys.email(r.Code), g.keys.total(), g.keys.level(r.Level))
-	if r.Key != "" {
-		keys = append(keys, g.keys.idem(r.Code, r.Key))
-	}
-	mode := "take"
-	if check {
-		mode = "check"
-	}
-	unacked := func(conn *redis.Conn, a answer) {
-		if a.word == "admitted" || a.word == "taken_over" {
-			g.undoOn(ctx, conn, r, a)
-		}
-	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var a answer
-	var err error
-	for range 2 {
-		args := []any{r.Code, r.Email, r.Level, suffix, mode, bodyHash(r), g.wantedUntil(ctx)}
-		a, err = g.send(ctx, admitScript, keys, args, unacked)
-		if err != nil {
-			break
-		}
-		g.clock.learn(a.now.Add(-g.offset()))
-		if a.word != "expired" || ctx.Err() != nil {
-			break // expired in time: our idea of Redis's clock was old, and now is not
-		}
+	j := &job{ctx: ctx, req: r, suffix: suffix, mode: "take", body: bodyHash(r), signal: make(chan signal, 1)}
+	// With the breaker open nothing is taken: a free seat is "try again", and so is
+	// a repeated request, whose seat cannot be acknowledged now.
+	refuse := g.breaker.isOpen()
+	if check || refuse {
+		j.mode = "check"
 	}
+	j.keys = append(g.keys.base(), g.keys.config(), g.keys.open(), g.keys.opensAt(), g.keys.valid(),
+		g.keys.email(r.Code), g.keys.total(), g.keys.level(r.Level))
+	if r.Key != "" {
+		j.keys = append(j.keys, g.keys.idem(r.Code, r.Key))
+	}
+	a, err := g.admitTogether(j)
 	if err != nil {
 		g.metrics.admissions.WithLabelValues("error").Inc()
 		return booking.Seat{}, err
+	}
+	if refuse && a.word == "would_admit" {
+		g.metrics.admissions.WithLabelValues("breaker").Inc()
+		return booking.Seat{}, fmt.Errorf("admit: replicas do not acknowledge: %w: %w", booking.ErrTryAgain, booking.ErrNotAcknowledged)
 	}
 	seat, err := g.seat(a)
 	g.metrics.admissions.WithLabelValues(admissionOutcome(a.word, err)).Inc()
@@ -400,6 +389,7 @@ var refusals = map[string]error{
 	"level_full":     booking.ErrLevelFull,
 	"sold_out":       booking.ErrSoldOut,
 	"expired":        booking.ErrTryAgain,
+	"uncertain":      booking.ErrTryAgain, // full of seats that were not acknowledged
 }
 
 // serverClock estimates Redis's clock from its answers.
@@ -421,22 +411,6 @@ func (g *Gate) wantedUntil(ctx context.Context) int64 {
 		return 0
 	}
 	return deadline.Add(time.Duration(g.clock.ahead.Load()) - (waitTimeout+50)*time.Millisecond).UnixMilli()
-}
-
-// undoOn gives back a seat that was not acknowledged, on the connection that
-// took it. If it cannot, the row is 'new' and the reconciler undoes it.
-func (g *Gate) undoOn(ctx context.Context, conn *redis.Conn, r booking.Request, a answer) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-	defer cancel()
-	row, err := a.row()
-	if err == nil {
-		// The row's level is the request's: a take-over keeps it.
-		keys := append(g.keys.base(), g.keys.total(), g.keys.level(r.Level))
-		err = conn.Eval(ctx, undoScript.source, keys, g.offset().Milliseconds(), r.Code, row.Attempt, r.Level).Err()
-	}
-	if err != nil {
-		g.log.Warn("undo of an unacknowledged admission did not go through; the reconciler gives the seat back", "error", err)
-	}
 }
 
 func bodyHash(r booking.Request) string {

@@ -55,27 +55,6 @@ func NewClient(c ClientConfig) *redis.Client {
 // that must acknowledge.
 const maxLag = 10
 
-// WatchReplicas keeps count of the replicas that must acknowledge, once a
-// second, until the context ends. Needed with AcksAuto only.
-func (g *Gate) WatchReplicas(ctx context.Context) error {
-	if g.fixed != AcksAuto {
-		<-ctx.Done()
-		return nil
-	}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		if n, err := g.countReplicas(ctx); err == nil {
-			g.healthy.Store(int64(n))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
 func (g *Gate) countReplicas(ctx context.Context) (int, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -12,6 +12,8 @@ import (
 type metrics struct {
 	admissions  *prometheus.CounterVec
 	ackFailures *prometheus.CounterVec
+	batchSize   prometheus.Histogram
+	breakerOpen prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,6 +27,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "holdfast_ack_failures_total",
 			Help: "Script answers that too few replicas acknowledged in time, by script.",
 		}, []string{"script"}),
+		batchSize: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "holdfast_admission_batch_size",
+			Help:    "Admissions that travelled in one pipeline.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128},
+		}),
+		breakerOpen: f.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_breaker_open",
+			Help: "1 while replicas do not acknowledge and admissions are refused at once.",
+		}),
 	}
 }
 

@@ -291,7 +291,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 		adminServer.WriteTimeout = 0 // a profile takes as long as it was asked to
 		g.Go(func() error { return serve(adminServer, admin) })
 	}
-	g.Go(func() error { return a.Gate.WatchReplicas(failed) })
+	g.Go(func() error { return a.Gate.Watch(failed) })
 	g.Go(func() error { return a.Publisher.Run(failed) })
 	sweeping, stopSweeping := context.WithCancel(failed)
 	defer stopSweeping()

@@ -1,0 +1,342 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"holdfast/internal/booking"
+)
+
+// Group commit. Admissions that arrive together travel in one pipeline on one
+// connection, with one WAIT behind them. There is no timer and no goroutine of
+// its own: a caller who finds nobody at work leads at once, alone; those who
+// arrive meanwhile wait, and when the leader has its scripts' answers it hands
+// the turn to the first of them, who leads all that are waiting by then. So a
+// lone request waits for nobody, order of arrival is kept, and a batch whose
+// WAIT is slow holds up no other.
+const (
+	batchMost    = 128                  // admissions in one pipeline
+	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
+	batchTimeout = time.Second          // one pipeline
+	turnMost     = 2 * time.Millisecond // a lone request, whose WAIT is in its pipeline, keeps the turn this long
+)
+
+// job is one admission on its way.
+type job struct {
+	ctx    context.Context // the caller's; only its end matters
+	req    booking.Request
+	suffix string
+	mode   string
+	keys   []string
+	body   string
+
+	// signal carries one message: the turn to lead, or the outcome.
+	signal chan signal
+	// gone is set under the group's lock once the caller has given up.
+	gone bool
+	// late is set after the script said expired once; the second time stands.
+	late bool
+}
+
+type signal struct {
+	lead bool
+	ans  answer
+	err  error
+}
+
+// group hands out the turn.
+type group struct {
+	mu      sync.Mutex
+	led     bool // somebody has the turn
+	waiting []*job
+	most    int // that may wait
+}
+
+var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
+
+// join gives the job the turn at once if nobody has it, else queues it.
+func (q *group) join(j *job) (lead bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.led {
+		q.led = true
+		return true, nil
+	}
+	if len(q.waiting) >= q.most {
+		return false, errCrowded
+	}
+	q.waiting = append(q.waiting, j)
+	return false, nil
+}
+
+// take gives the leader the jobs that wait, oldest first, itself included.
+func (q *group) take() []*job {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.waiting), batchMost)
+	batch := make([]*job, 0, n)
+	for _, j := range q.waiting[:n] {
+		if !j.gone {
+			batch = append(batch, j)
+		}
+	}
+	q.waiting = q.waiting[n:]
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	return batch
+}
+
+// pass hands the turn to the first who waits.
+func (q *group) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.waiting) > 0 {
+		if next := q.waiting[0]; !next.gone {
+			next.signal <- signal{lead: true}
+			return
+		}
+		q.waiting = q.waiting[1:]
+	}
+	q.led = false
+}
+
+// leave says that the caller has given up. It returns what had been sent to it
+// before, if anything: a turn must be passed on.
+func (q *group) leave(j *job) (signal, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	j.gone = true
+	select {
+	case s := <-j.signal:
+		return s, true
+	default:
+		return signal{}, false
+	}
+}
+
+// finish gives the caller its outcome; false when it has given up.
+func (q *group) finish(j *job, s signal) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if j.gone {
+		return false
+	}
+	j.signal <- s
+	return true
+}
+
+// admitTogether brings one admission to its outcome, together with others.
+func (g *Gate) admitTogether(j *job) (answer, error) {
+	lead, err := g.group.join(j)
+	if err != nil {
+		return answer{}, err
+	}
+	if lead {
+		g.lead([]*job{j})
+	}
+	for {
+		select {
+		case s := <-j.signal:
+			if !s.lead {
+				return s.ans, s.err
+			}
+			g.lead(g.group.take())
+		case <-j.ctx.Done():
+			s, sent := g.group.leave(j)
+			switch {
+			case sent && s.lead:
+				g.group.pass()
+			case sent:
+				return s.ans, s.err
+			}
+			return answer{}, fmt.Errorf("admit: %w", j.ctx.Err())
+		}
+	}
+}
+
+// lead sends a batch and finishes every job in it. A job that got no answer
+// because the connection broke or the server was not ready is sent again on
+// another connection: its suffix makes that safe.
+func (g *Gate) lead(batch []*job) {
+	pass := sync.OnceFunc(g.group.pass)
+	defer pass()
+	g.metrics.batchSize.Observe(float64(len(batch)))
+	for try := 1; len(batch) > 0; try++ {
+		batch = g.sendBatch(batch, pass, try == tries)
+	}
+}
+
+// sendBatch runs the batch once and returns the jobs to be sent again.
+func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
+	// Not a caller's context: a batch belongs to all of them.
+	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
+	defer cancel()
+	conn := g.rdb.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back to the pool
+
+	acks := g.acks()
+	blind := g.breaker.isOpen() // nobody would acknowledge: do not wait for it
+	var wait *redis.IntCmd
+	if acks > 0 && !blind && len(batch) == 1 {
+		// One round trip for a lone request; under load a rejection waits for nothing.
+		wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+		defer time.AfterFunc(turnMost, pass).Stop()
+	}
+	cmds := g.runBatch(ctx, conn, batch, wait)
+	pass()
+
+	results := make([]signal, len(batch))
+	seats := 0
+	for i, cmd := range cmds {
+		if err := cmd.Err(); err != nil {
+			results[i].err = fmt.Errorf("admit: %w", err)
+			continue
+		}
+		results[i].ans, results[i].err = parse(admitScript, cmd.Val())
+		if results[i].err == nil && needsAck(results[i].ans.word) {
+			seats++
+		}
+	}
+	acked := acks == 0
+	if seats > 0 && acks > 0 && !blind {
+		if wait == nil {
+			wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+			_ = conn.Process(ctx, wait)
+		}
+		acked = wait.Err() == nil && wait.Val() >= int64(acks)
+		g.breaker.note(acked)
+	}
+	undo := g.settleBatch(batch, results, acked)
+	for i, j := range batch {
+		switch r := results[i]; {
+		case r.err != nil && !last && j.ctx.Err() == nil && retryable(r.err):
+			again = append(again, j)
+		case r.err == nil && r.ans.word == "expired" && !j.late && j.ctx.Err() == nil:
+			j.late = true // our idea of Redis's clock was old, and now is not
+			again = append(again, j)
+		case !g.group.finish(j, r) && r.err == nil && ownsSeat(r.ans.word) && acked:
+			undo = append(undo, undoOf(j, r.ans)) // nobody is there to pay for it
+		}
+	}
+	g.undoOn(conn, undo)
+	return again
+}
+
+// settleBatch marks what was acknowledged and lists the seats to undo: those
+// that attempts of this batch took, if it was not. A "full" in such a batch may
+// have been full of them, so it becomes "try again".
+func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []seatToUndo) {
+	for i := range results {
+		r := &results[i]
+		if r.err != nil {
+			continue
+		}
+		g.clock.learn(r.ans.now.Add(-g.offset()))
+		r.ans.acked = acked
+		if !acked && ownsSeat(r.ans.word) {
+			undo = append(undo, undoOf(batch[i], r.ans))
+		}
+	}
+	if len(undo) == 0 {
+		return nil
+	}
+	for i := range results {
+		if w := results[i].ans.word; w == "level_full" || w == "sold_out" {
+			results[i].ans.word = "uncertain"
+		}
+	}
+	return undo
+}
+
+func ownsSeat(word string) bool { return word == "admitted" || word == "taken_over" }
+func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
+
+// runBatch sends the scripts in order, and again those that the server had
+// forgotten, with the source in front.
+func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wait *redis.IntCmd) []*redis.Cmd {
+	cmds := make([]*redis.Cmd, len(batch))
+	pipe := conn.Pipeline()
+	for i, j := range batch {
+		cmds[i] = redis.NewCmd(ctx, g.admitArgs(j, "EVALSHA", admitScript.sha)...)
+		_ = pipe.Process(ctx, cmds[i])
+	}
+	if wait != nil {
+		_ = pipe.Process(ctx, wait)
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	var forgotten []int
+	for i, cmd := range cmds {
+		if noScript(cmd.Err()) {
+			forgotten = append(forgotten, i)
+		}
+	}
+	if len(forgotten) == 0 {
+		return cmds
+	}
+	pipe = conn.Pipeline()
+	for n, i := range forgotten {
+		verb, script := "EVALSHA", admitScript.sha
+		if n == 0 {
+			verb, script = "EVAL", admitScript.source
+		}
+		cmds[i] = redis.NewCmd(ctx, g.admitArgs(batch[i], verb, script)...)
+		_ = pipe.Process(ctx, cmds[i])
+	}
+	if wait != nil {
+		*wait = *redis.NewIntCmd(ctx, "WAIT", g.acks(), waitTimeout)
+		_ = pipe.Process(ctx, wait)
+	}
+	_, _ = pipe.Exec(ctx)
+	return cmds
+}
+
+func (g *Gate) admitArgs(j *job, verb, script string) []any {
+	args := make([]any, 0, 3+len(j.keys)+8)
+	args = append(args, verb, script, len(j.keys))
+	for _, k := range j.keys {
+		args = append(args, k)
+	}
+	return append(args, g.offset().Milliseconds(), j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+}
+
+type seatToUndo struct {
+	code, level string
+	row         string
+}
+
+func undoOf(j *job, a answer) seatToUndo {
+	return seatToUndo{code: j.req.Code, level: j.req.Level, row: a.detail}
+}
+
+// undoOn gives seats back on the connection that took them, so that it cannot
+// overtake their admission. A seat that it cannot give back is 'new', and the
+// reconciler undoes it.
+func (g *Gate) undoOn(conn *redis.Conn, seats []seatToUndo) {
+	if len(seats) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+	defer cancel()
+	pipe := conn.Pipeline()
+	var errs []error
+	for _, s := range seats {
+		row, err := answer{detail: s.row}.row()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		// The row's level is the request's: a take-over keeps it.
+		keys := append(g.keys.base(), g.keys.total(), g.keys.level(s.level))
+		pipe.Eval(ctx, undoScript.source, keys, g.offset().Milliseconds(), s.code, row.Attempt, s.level)
+	}
+	_, err := pipe.Exec(ctx)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		g.log.Warn("undo of an admission did not go through; the reconciler gives the seat back", "seats", len(seats), "error", err)
+	}
+}

@@ -1,0 +1,123 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Without a replica every WAIT would cost its whole time-out, and a pool would
+// stall on it. After a short run of missing acknowledgements the breaker opens:
+// what would take a seat is refused at once, every other answer stands, and a
+// probe that writes a key of its own finds out when the replicas are back.
+// Begin-pay, settle and release always try.
+const (
+	breakerRun     = 3                      // missing acknowledgements in a row that open it
+	probeEvery     = 250 * time.Millisecond // while it is open
+	releasesRest   = time.Minute            // releases of held seats are put off this long after it closed
+	replicasEvery  = time.Second            // how old the count of replicas gets
+	probeKeyLength = 10 * time.Second       // how long the probe's key lives
+)
+
+type breaker struct {
+	now   func() time.Time
+	gauge prometheus.Gauge
+
+	mu     sync.Mutex
+	missed int
+	open   bool
+	closed time.Time // when it last closed
+}
+
+// note counts an acknowledgement that came or did not.
+func (b *breaker) note(acked bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if acked {
+		b.missed = 0
+		if b.open {
+			b.open, b.closed = false, b.now()
+			b.gauge.Set(0)
+		}
+		return
+	}
+	if b.missed++; b.missed >= breakerRun && !b.open {
+		b.open = true
+		b.gauge.Set(1)
+	}
+}
+
+func (b *breaker) isOpen() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open
+}
+
+// rests tells whether releases of held seats are put off.
+func (b *breaker) rests() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open || (!b.closed.IsZero() && b.now().Sub(b.closed) < releasesRest)
+}
+
+// ReleasesPutOff tells whether held seats must not be released now: replicas do
+// not acknowledge, or only just do again, so payers may not have been able to pay.
+func (g *Gate) ReleasesPutOff() bool { return g.breaker.rests() }
+
+// Probe writes a key of its own and tells the breaker whether enough replicas
+// acknowledged it.
+func (g *Gate) Probe(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	conn := g.rdb.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back to the pool
+	acks := g.acks()
+	pipe := conn.Pipeline()
+	pipe.Set(ctx, g.keys.probe(), "1", probeKeyLength)
+	wait := pipe.Do(ctx, "WAIT", acks, waitTimeout)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("probe the replicas: %w", err)
+	}
+	n, err := wait.Int64()
+	if err != nil {
+		return fmt.Errorf("probe the replicas: %w", err)
+	}
+	g.breaker.note(n >= int64(acks))
+	return nil
+}
+
+// Watch keeps count of the replicas that must acknowledge and, while the breaker
+// is open, probes whether they are back, until the context ends. It returns nil.
+func (g *Gate) Watch(ctx context.Context) error {
+	probe, count := time.NewTicker(probeEvery), time.NewTicker(replicasEvery)
+	defer probe.Stop()
+	defer count.Stop()
+	g.learnReplicas(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-probe.C:
+			if g.breaker.isOpen() {
+				if err := g.Probe(ctx); err != nil && !errors.Is(err, context.Canceled) {
+					g.log.WarnContext(ctx, "replicas cannot be asked", "error", err)
+				}
+			}
+		case <-count.C:
+			g.learnReplicas(ctx)
+		}
+	}
+}
+
+func (g *Gate) learnReplicas(ctx context.Context) {
+	if g.fixed != AcksAuto {
+		return
+	}
+	if n, err := g.countReplicas(ctx); err == nil {
+		g.healthy.Store(int64(n))
+	}
+}
