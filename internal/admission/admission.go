@@ -44,6 +44,8 @@ const (
 	// the connection broke or the server was not ready. Every script finds its own
 	// effect when it is repeated.
 	tries = 3
+	// complainEvery bounds what requests say of a damaged ledger in the log.
+	complainEvery = 10 * time.Second
 )
 
 // AcksAuto asks for an acknowledgement from every attached replica that lags
@@ -72,13 +74,18 @@ type Gate struct {
 	keys    Keys
 	fixed   int
 	healthy atomic.Int64
-	offset  func() time.Duration
-	log     *slog.Logger
-	metrics *metrics
-	levels  atomic.Pointer[[]string]
-	clock   serverClock
-	group   group
-	breaker breaker
+	// uncounted says that the last count of replicas failed, and was complained of.
+	uncounted atomic.Bool
+	offset    func() time.Duration
+	log       *slog.Logger
+	metrics   *metrics
+	levels    atomic.Pointer[[]string]
+	clock     serverClock
+	group     group
+	breaker   breaker
+	// complained is when a request last complained of the ledger, Unix ns: one line
+	// for all requests, not one each.
+	complained atomic.Int64
 }
 
 // New makes a Gate on a client whose own retries are off (NewClient's).
@@ -371,7 +378,9 @@ func (g *Gate) seat(a answer) (booking.Seat, error) {
 		return booking.Seat{}, &booking.NotOpenError{OpensAt: time.UnixMilli(ms).UTC()}
 	case "unknown", "damaged":
 		err := ledgerError(a)
-		g.log.Error("seat ledger refuses to decide", "error", err)
+		if last := g.complained.Load(); time.Since(time.Unix(0, last)) > complainEvery && g.complained.CompareAndSwap(last, time.Now().UnixNano()) {
+			g.log.Error("seat ledger refuses to decide", "error", err)
+		}
 		return booking.Seat{}, fmt.Errorf("%w: %w", booking.ErrTryAgain, err)
 	}
 	if err, ok := refusals[a.word]; ok {
@@ -437,7 +446,6 @@ var rowErrors = map[string]error{
 	"has_payment":     booking.ErrHasPayment,
 	"no_payment":      booking.ErrNoPayment,
 	"paid":            booking.ErrAlreadyPaid,
-	"not_paid":        booking.ErrNotOwner,
 	"paying":          booking.ErrPaying,
 	"refused":         booking.ErrRefused,
 	"deadline_passed": booking.ErrDeadlinePassed,
@@ -591,6 +599,13 @@ func (g *Gate) RecordDone(ctx context.Context, code, attempt string) error {
 // MailDone marks a paid seat's mail as sent. Safe to repeat.
 func (g *Gate) MailDone(ctx context.Context, code, attempt string) error {
 	return g.done(ctx, code, attempt, "mail")
+}
+
+// RecordReleased says that a refused attempt's record is ended, so that the
+// candidate may start another. booking.ErrNotOwner when the row has moved. Safe
+// to repeat.
+func (g *Gate) RecordReleased(ctx context.Context, code, attempt string) error {
+	return g.done(ctx, code, attempt, "released")
 }
 
 func (g *Gate) done(ctx context.Context, code, attempt, what string) error {

@@ -114,10 +114,22 @@ func (g *Gate) Watch(ctx context.Context) error {
 }
 
 func (g *Gate) learnReplicas(ctx context.Context) {
+	if err := g.LearnReplicas(ctx); err != nil && ctx.Err() == nil && g.uncounted.CompareAndSwap(false, true) {
+		g.log.WarnContext(ctx, "replicas cannot be counted; as many as before must acknowledge", "error", err)
+	}
+}
+
+// LearnReplicas counts the replicas that must acknowledge. With a fixed number it
+// does nothing. Call it before serving: until then one acknowledgement counts.
+func (g *Gate) LearnReplicas(ctx context.Context) error {
 	if g.fixed != AcksAuto {
-		return
+		return nil
 	}
-	if n, err := g.countReplicas(ctx); err == nil {
-		g.healthy.Store(int64(n))
+	n, err := g.countReplicas(ctx)
+	if err != nil {
+		return err
 	}
+	g.healthy.Store(int64(n))
+	g.uncounted.Store(false)
+	return nil
 }

@@ -62,6 +62,9 @@ func (g *Gate) countReplicas(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read replication state: %w", err)
 	}
+	if !strings.Contains(info, "role:master") {
+		return 0, errors.New("read replication state: this server is not the primary")
+	}
 	n := 0
 	for line := range strings.SplitSeq(info, "\n") {
 		// slave0:ip=127.0.0.1,port=6380,state=online,offset=42,lag=0

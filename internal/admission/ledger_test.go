@@ -182,6 +182,9 @@ func (l *ledger) mustRefused(t *testing.T, i int, level string) booking.Row {
 	if err := l.EndPay(t.Context(), code(i), row.Attempt, "tok", booking.PhaseRefused); err != nil {
 		t.Fatalf("end pay: %v", err)
 	}
+	if err := l.RecordReleased(t.Context(), code(i), row.Attempt); err != nil {
+		t.Fatalf("record released: %v", err)
+	}
 	return l.mustRow(t, i)
 }
 
@@ -416,9 +419,15 @@ func TestAdmit_IdempotencyKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		_, err = l.Admit(t.Context(), r, suffix(), false)
+		wantErr(t, "same key, its record not known to be queued", err, booking.ErrDuplicate)
+		if err := l.Queued(t.Context(), r.Code, row.Attempt); err != nil {
+			t.Fatal(err)
+		}
+		row = l.mustRow(t, 1)
 		again, err := l.Admit(t.Context(), r, suffix(), false)
 		if err != nil || !again.Replay || again.Row != row {
-			t.Errorf("same key, payable: got %+v, %v, want a replay of %+v", again, err, row)
+			t.Errorf("same key, held: got %+v, %v, want a replay of %+v", again, err, row)
 		}
 		other := r
 		other.Level = "N2"
@@ -585,6 +594,8 @@ func TestEveryScript_SaysUnknownWithoutAnEpochAndChangesNothing(t *testing.T) {
 			"switch":    l.Open(ctx),
 			"apply":     second(l.ApplySale(ctx, demo, "", false)),
 			"snapshot":  second(l.ClaimStatus(ctx, time.Second)),
+			"published": l.Published(ctx, booking.Figures{Version: 1}),
+			"released":  l.RecordReleased(ctx, c, a),
 		} {
 			wantErr(t, name, err, booking.ErrLedgerUnknown)
 		}
@@ -771,6 +782,23 @@ func TestEndPay(t *testing.T) {
 			got := l.mustRow(t, 1)
 			if got.Phase != as || got.Owner != "" || got.Ends != 0 {
 				t.Errorf("row is %+v, want %s", got, as)
+			}
+			_, _, err := l.BeginPay(t.Context(), code(1), row.Attempt, row.Payment, "tok", time.Minute)
+			wantErr(t, "a late copy of its begin-pay", err, booking.ErrNotOwner)
+			if as == booking.PhaseRefused {
+				_, err := l.Admit(t.Context(), request(1, "N1"), suffix(), false)
+				wantErr(t, "take-over before the record is ended", err, booking.ErrDuplicate)
+				l.advance(time.Minute)
+				if due, _, err := l.Due(t.Context(), 0, 1); err != nil || len(due) != 1 {
+					t.Errorf("a minute later %d rows are due, %v, want the one whose record is not ended", len(due), err)
+				}
+				for range 2 {
+					if err := l.RecordReleased(t.Context(), code(1), row.Attempt); err != nil {
+						t.Fatal(err)
+					}
+				}
+			} else {
+				wantErr(t, "record of a held row", l.RecordReleased(t.Context(), code(1), row.Attempt), booking.ErrNotOwner)
 			}
 			l.wantLook(t, 1, row.Deadline)
 			l.check(t)
@@ -1249,6 +1277,34 @@ func scriptCalls(t *testing.T, rdb *redis.Client) (n int, err error) {
 	}
 	_, err = fmt.Sscanf(info["Commandstats"]["cmdstat_evalsha"], "calls=%d", &n)
 	return n, err
+}
+
+// A repeat that comes too late for a new seat finds its own and says so.
+func TestAdmit_LateRepeatFindsItsOwnSeat(t *testing.T) {
+	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
+		l := fresh(t).open(t)
+		l.mustAdmit(t, 2, "N2") // and Redis's clock is known
+		s := suffix()
+		first, err := l.Admit(t.Context(), request(1, "N1"), s, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := func(r booking.Request, suffix string) (booking.Seat, error) {
+			// Less than an acknowledgement may take.
+			ctx, cancel := context.WithTimeout(t.Context(), 240*time.Millisecond)
+			defer cancel()
+			return l.Admit(ctx, r, suffix, false)
+		}
+		again, err := late(request(1, "N1"), s)
+		if err != nil || again.Row != first.Row {
+			t.Errorf("late repeat: got %+v, %v, want %+v", again, err, first.Row)
+		}
+		_, err = late(request(3, "N1"), suffix())
+		wantErr(t, "too late for a new seat", err, booking.ErrTryAgain)
+		_, err = late(request(3, "N9"), suffix())
+		wantErr(t, "a rejection is never too late", err, booking.ErrLevelFull)
+		l.check(t)
+	})
 }
 
 // Every script but admit must write whatever it answers, so that WAIT covers the

@@ -147,23 +147,42 @@ func (g *Gate) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
-// AddCandidates adds to the allowlist. The caller sends a few hundred at a time,
-// so that no command blocks Redis. Safe to repeat.
+// AddCandidates adds to the allowlist, acknowledged or an error. The caller sends
+// a few hundred at a time, so that no command blocks Redis. Safe to repeat.
 func (g *Gate) AddCandidates(ctx context.Context, list []booking.Candidate) error {
 	if len(list) == 0 {
 		return nil
 	}
 	codes := make([]any, len(list))
-	pipe := g.rdb.Pipeline()
+	conn := g.rdb.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back to the pool
+	pipe := conn.Pipeline()
 	for i, c := range list {
 		codes[i] = c.Code
 		pipe.Set(ctx, g.keys.email(c.Code), c.Email, 0)
 	}
 	pipe.SAdd(ctx, g.keys.valid(), codes...)
+	// SADD of members that are there writes nothing, SET always does.
+	wait := g.waitIn(ctx, pipe)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("add %d candidates: %w", len(list), err)
 	}
+	if !wait() {
+		return fmt.Errorf("add %d candidates: %w", len(list), booking.ErrNotAcknowledged)
+	}
 	return nil
+}
+
+// waitIn puts a WAIT at the end of a pipeline; the returned function tells, once
+// it was executed, whether enough replicas acknowledged.
+func (g *Gate) waitIn(ctx context.Context, pipe redis.Pipeliner) func() bool {
+	acks := g.acks()
+	if acks == 0 {
+		return func() bool { return true }
+	}
+	wait := redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+	_ = pipe.Process(ctx, wait)
+	return func() bool { return wait.Err() == nil && wait.Val() >= int64(acks) }
 }
 
 // Restore writes rows into a ledger that has no epoch yet, so that no script
@@ -177,7 +196,9 @@ func (g *Gate) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bo
 	case !errors.Is(err, booking.ErrLedgerUnknown):
 		return err
 	}
-	pipe := g.rdb.Pipeline()
+	conn := g.rdb.Conn()
+	defer func() { _ = conn.Close() }() // gives the connection back to the pool
+	pipe := conn.Pipeline()
 	if fresh {
 		pipe.Del(ctx, g.keys.seen(), g.keys.due())
 	}
@@ -204,8 +225,12 @@ func (g *Gate) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bo
 	if pipe.Len() == 0 {
 		return nil
 	}
+	wait := g.waitIn(ctx, pipe)
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("restore %d rows: %w", len(rows), err)
+	}
+	if len(rows) > 0 && !wait() {
+		return fmt.Errorf("restore %d rows: %w", len(rows), booking.ErrNotAcknowledged)
 	}
 	return nil
 }

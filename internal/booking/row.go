@@ -80,6 +80,12 @@ type Row struct {
 	// EndedBy is the token whose end-pay left the row refused or held, so that a
 	// repeat finds its own effect.
 	EndedBy string `json:"ended_by,omitempty"`
+	// Released says of PhaseRefused that the attempt's record is known to be ended;
+	// before that nobody may take the seat over.
+	Released bool `json:"released,omitempty"`
+	// Doubt says that the row was rebuilt and that an execute call had been
+	// announced for it: it is never released on one answer.
+	Doubt bool `json:"doubt,omitempty"`
 	// Transaction is the gateway's transaction id of a paid row.
 	Transaction string `json:"transaction,omitempty"`
 	// PaidAt is when the ledger first said paid, Unix ms.

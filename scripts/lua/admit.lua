@@ -15,14 +15,12 @@
 --   duplicate row, mismatch, would_admit, unknown, invalid_level, invalid_code,
 --   email_mismatch, level_full, sold_out: nothing was written
 --   not_open opens_at (or 0): nothing was written
---   expired: too late to be wanted; nothing was written
+--   expired: a seat is free, but nobody waits for it any more; nothing was written
 --   damaged key: a counter, the configuration or a row is not what it must be
 -- Repeated with the same suffix it finds its own row, writes it again and says
 -- admitted. A refusal only reads.
 local code, email, level, mine = ARGV[2], ARGV[3], ARGV[4], nil
 if not epoch then return {'unknown', '', now} end
-local wanted_until = tonumber(ARGV[8])
-if wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until then return {'expired', '', now} end
 mine = epoch .. '-' .. ARGV[5]
 
 local config = redis.call('HMGET', KEYS[5], 'cap', 'cap:' .. level, 'fee:' .. level, 'currency', 'hold_ms')
@@ -30,6 +28,9 @@ if not config[2] then return {'invalid_level', '', now} end
 local cap, level_cap = tonumber(config[1]), tonumber(config[2])
 local fee, currency, hold = tonumber(config[3]), config[4], tonumber(config[5])
 if not (cap and level_cap and fee and currency and hold) then return {'damaged', KEYS[5], now} end
+
+local wanted_until = tonumber(ARGV[8])
+local expired = wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until
 
 local on_file = redis.call('GET', KEYS[9])
 local row, raw = fetch(code)
@@ -46,15 +47,20 @@ if row and on_file == email then
     local ok, e = pcall(cjson.decode, entry)
     if ok and type(e) == 'table' and e.attempt == row.attempt then
       if e.body ~= ARGV[7] then return {'mismatch', '', now} end
-      if paying_open and (row.phase == 'payable' or row.phase == 'held' or row.phase == 'paying') then
+      -- A payable row's record is not known to be queued, so it is no 202 yet.
+      if paying_open and (row.phase == 'held' or row.phase == 'paying') then
         redis.call('HSET', KEYS[2], code, raw)
         return {'replay', raw, now}
       end
     end
   end
   local lost = row.phase == 'new' and now - row.admitted_at >= TAKE_OVER
-  if row.level == level and paying_open and (lost or row.phase == 'refused') then
+  -- A refused attempt is taken over once its record is known to be ended: no row
+  -- would name it afterwards.
+  local refused = row.phase == 'refused' and row.released
+  if row.level == level and paying_open and (lost or refused) then
     if ARGV[6] == 'check' then return {'would_admit', '', now} end
+    if expired then return {'expired', '', now} end
     local back = row.back
     if row.phase == 'refused' then
       back = {attempt = row.attempt, payment = row.payment, admitted_at = row.admitted_at}
@@ -86,6 +92,7 @@ if not taken then return {'damaged', KEYS[11], now} end
 if taken >= level_cap then return {'level_full', '', now} end
 if total >= cap then return {'sold_out', '', now} end
 if ARGV[6] == 'check' then return {'would_admit', '', now} end
+if expired then return {'expired', '', now} end
 
 local slot = redis.call('INCR', KEYS[10])
 redis.call('INCR', KEYS[11])

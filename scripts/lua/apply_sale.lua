@@ -3,7 +3,7 @@
 -- KEYS[7..] adm:level:<L>: first every level of the new sale, then every level
 -- of the old one that it drops
 -- ARGV[1] clock offset  ARGV[2] epoch to write if there is none, or ''
--- ARGV[3] 'apply', or 'check' to write nothing
+-- ARGV[3] 'apply', or 'check' to change nothing
 -- ARGV[4] global cap  ARGV[5] currency  ARGV[6] hold in ms  ARGV[7] sale's name
 -- ARGV[8] number of levels, then for each of them: id, cap, fee, name
 -- Clock: Redis TIME plus the offset.
@@ -16,6 +16,7 @@
 --   unknown: there is no epoch and none was given
 -- The epoch is written last. Repeated it writes the same again.
 if not epoch and ARGV[2] == '' then return {'unknown', '', now} end
+mark()
 local n = tonumber(ARGV[8])
 local admitted, total, wanted = {}, 0, {}
 for i = 0, n - 1 do
@@ -57,7 +58,6 @@ if ARGV[3] == 'check' then
   figures[1] = 'fits'
   return figures
 end
-mark()
 local ids, config = {}, {'name', ARGV[7], 'currency', ARGV[5], 'cap', ARGV[4], 'hold_ms', ARGV[6]}
 for i = 0, n - 1 do
   local id = ARGV[9 + 4 * i]

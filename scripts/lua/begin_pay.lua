@@ -7,7 +7,7 @@
 -- Clock: Redis TIME plus the offset.
 -- Returns {word, row, now}: begun; paying; refused; paid; deadline_passed;
 -- no_payment; not_owner; damaged; unknown. Repeated with its token it says begun
--- and moves nothing.
+-- and moves nothing; after its own end_pay, not_owner: a late copy opens nothing.
 if not epoch then return {'unknown', '', now} end
 mark()
 local row, raw = fetch(ARGV[2])
@@ -15,6 +15,7 @@ if row == false then return {'damaged', KEYS[2], now} end
 if not row or row.attempt ~= ARGV[3] then return {'not_owner', '', now} end
 if not row.payment then return {'no_payment', raw, now} end
 if row.payment ~= ARGV[4] then return {'not_owner', raw, now} end
+if row.ended_by == ARGV[5] then return {'not_owner', raw, now} end
 if row.phase == 'paid' or row.phase == 'refused' then return {row.phase, raw, now} end
 local reconciler = ARGV[7] == 'reconciler'
 if row.phase == 'paying' then

@@ -18,4 +18,6 @@ if row.phase ~= 'paying' or row.owner ~= ARGV[4] then return {'not_owner', raw, 
 if ARGV[5] == 'held' and row.taken_over then return {'taken_over', raw, now} end
 leave_paying(row)
 row.phase, row.ended_by = ARGV[5], ARGV[4]
-return {'ended', save(ARGV[2], row, row.deadline), now}
+local look = row.deadline
+if row.phase == 'refused' then look = math.min(look, now + LOOK_REFUSED) end
+return {'ended', save(ARGV[2], row, look), now}

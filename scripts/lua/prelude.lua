@@ -7,6 +7,7 @@
 local LOOK_NEW = 120000      -- look at a row 'new' 2 min after admission
 local LOOK_PAYABLE = 60000   -- look at a row 'payable' 1 min after
 local LOOK_PAID = 60000      -- look at a row 'paid' until record and mail are done
+local LOOK_REFUSED = 60000   -- look at a row 'refused' until its record is ended
 local TAKE_OVER = 15000      -- a row 'new' this old has lost its request
 local STASH_TTL = 172800000  -- hold:* and adm:mark live 48 h
 
@@ -72,7 +73,7 @@ local function give_back(code, row, first)
   if not level then return 'levels' end
   if row.back then
     row.attempt, row.payment, row.admitted_at = row.back.attempt, row.back.payment, row.back.admitted_at
-    row.phase, row.back = 'refused', nil
+    row.phase, row.back, row.released = 'refused', nil, true
     save(code, row, row.deadline)
     return 'restored'
   end
