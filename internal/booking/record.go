@@ -3,6 +3,7 @@ package booking
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -66,10 +67,13 @@ type Record struct {
 	State         RecordState `json:"state"`
 	AdmittedAt    time.Time   `json:"admitted_at"`
 	Deadline      time.Time   `json:"deadline"`
-	PaidAt        time.Time   `json:"paid_at,omitzero"`
-	Transaction   string      `json:"transaction,omitempty"`
-	Reason        string      `json:"reason,omitempty"`
-	Mail          MailState   `json:"mail,omitempty"`
+	// ExecuteAt is when an execute call was last announced: from then on money may
+	// move, and only the gateway's clear word ends the attempt.
+	ExecuteAt   time.Time `json:"execute_at,omitzero"`
+	PaidAt      time.Time `json:"paid_at,omitzero"`
+	Transaction string    `json:"transaction,omitempty"`
+	Reason      string    `json:"reason,omitempty"`
+	Mail        MailState `json:"mail,omitempty"`
 	// MailClaim and MailClaimUntil are the lease of the sender at work.
 	MailClaim      string    `json:"mail_claim,omitempty"`
 	MailClaimUntil time.Time `json:"mail_claim_until,omitzero"`
@@ -107,6 +111,20 @@ func HeldTTL(deadline time.Time) time.Time { return deadline.Add(7 * 24 * time.H
 
 // ReleasedTTL is when a RELEASED record may be deleted: 30 days after release.
 func ReleasedTTL(released time.Time) time.Time { return released.Add(30 * 24 * time.Hour).UTC() }
+
+// Reasons of a RELEASED record.
+const (
+	// ReasonRefused: the gateway finally refused the payment. Its code may follow.
+	ReasonRefused = "refused"
+	// ReasonLapsed: the time to pay was over.
+	ReasonLapsed = "lapsed"
+)
+
+// Refused tells whether the record was released because its payment was refused:
+// the seat stays the candidate's until the deadline.
+func (r Record) Refused() bool {
+	return r.State == StateReleased && (r.Reason == ReasonRefused || strings.HasPrefix(r.Reason, ReasonRefused+" "))
+}
 
 // Paid is the fact that moves a record to PAID: the ledger, acknowledged, has
 // said that this payment paid for this attempt.

@@ -240,7 +240,9 @@ func (s *Service) create(ctx context.Context, r booking.Request, seat booking.Se
 	undo, cancelUndo := context.WithTimeout(context.WithoutCancel(ctx), s.Budgets.Redis)
 	defer cancelUndo()
 	if uerr := s.Ledger.Undo(undo, r.Code, seat.Row.Attempt); uerr != nil && !errors.Is(uerr, booking.ErrNotOwner) {
+		// Only a seat that was given back may be told so; this one is the reconciler's.
 		s.Log.WarnContext(ctx, "seat of a failed payment is left to the reconciler", "attempt", seat.Row.Attempt, "error", uerr)
+		return booking.Payment{}, fmt.Errorf("undo after a failed payment: %w: %w: %w", booking.ErrTryAgain, uerr, err)
 	}
 	return booking.Payment{}, fmt.Errorf("create payment: %w: %w", booking.ErrPaymentUnavailable, err)
 }
@@ -250,7 +252,14 @@ func (s *Service) create(ctx context.Context, r booking.Request, seat booking.Se
 func (s *Service) finish(ctx context.Context, r booking.Request, seat booking.Seat, p booking.Payment) (booking.Held, error) {
 	row, now, err := s.attach(ctx, r.Code, seat.Row.Attempt, p)
 	if err != nil {
+		if !booking.LedgerAnswered(err) { // else the seat is another call's by now
+			s.undoUnattached(ctx, r.Code, seat.Row.Attempt)
+		}
 		return booking.Held{}, fmt.Errorf("attach payment: %w: %w", booking.ErrTryAgain, err)
+	}
+	if now.UnixMilli() >= row.Deadline {
+		// A refused seat taken over in its last moment: a link nobody can pay by.
+		return booking.Held{}, fmt.Errorf("time to pay ended meanwhile: %w", booking.ErrTryAgain)
 	}
 	if err := s.enqueue(ctx, row.HeldRecord(r.Code, p.URL, p.Signature)); err != nil {
 		return booking.Held{}, fmt.Errorf("queue record: %w: %w", booking.ErrTryAgain, err)
@@ -264,14 +273,26 @@ func (s *Service) finish(ctx context.Context, r booking.Request, seat booking.Se
 	return s.held(r.Code, row, now, p), nil
 }
 
-// attach is tried twice: it is safe to repeat, and an answer that was not
-// acknowledged is worth the time of one more.
+// undoUnattached gives the seat back if the payment was never attached; nobody
+// has its link, and execute is ours to call. A seat that has the payment after
+// all is left to the reconciler.
+func (s *Service) undoUnattached(ctx context.Context, code, attempt string) {
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Budgets.Redis)
+	defer cancel()
+	err := s.Ledger.Undo(undo, code, attempt)
+	s.Log.WarnContext(ctx, "payment was not attached in time", "attempt", attempt, "undo", err)
+	s.Changed()
+}
+
+// attach is tried twice, each time on its own time: it is safe to repeat, an
+// answer that was not acknowledged is worth one more, and a seat whose payment
+// exists must not be left half-way because the gateway took all of the request's.
 func (s *Service) attach(ctx context.Context, code, attempt string, p booking.Payment) (booking.Row, time.Time, error) {
 	var row booking.Row
 	var now time.Time
 	var err error
 	for range 2 {
-		step, cancel := context.WithTimeout(ctx, s.Budgets.Redis)
+		step, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Budgets.Redis)
 		row, now, err = s.Ledger.Attach(step, code, attempt, p)
 		cancel()
 		if err == nil || errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrHasPayment) || ctx.Err() != nil {

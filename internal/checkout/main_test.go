@@ -436,7 +436,10 @@ func inEarnest(t *testing.T, slots int64) *bench {
 		if _, _, err := gate.BeginPay(t.Context(), code, row.Attempt, row.Payment, "payer", time.Minute); err != nil {
 			return err
 		}
-		return gate.EndPay(t.Context(), code, row.Attempt, "payer", booking.PhaseRefused)
+		if err := gate.EndPay(t.Context(), code, row.Attempt, "payer", booking.PhaseRefused); err != nil {
+			return err
+		}
+		return gate.RecordReleased(t.Context(), code, row.Attempt)
 	}
 	return b
 }

@@ -53,7 +53,7 @@ func (m *memory) set(code string, change func(*booking.Row)) {
 }
 
 func (m *memory) refuse(_ booking.Row, code string) error {
-	m.set(code, func(r *booking.Row) { r.Phase = booking.PhaseRefused })
+	m.set(code, func(r *booking.Row) { r.Phase, r.Released = booking.PhaseRefused, true })
 	return nil
 }
 
@@ -90,12 +90,13 @@ func (m *memory) Admit(_ context.Context, r booking.Request, suffix string, chec
 			if e.body != body {
 				return booking.Seat{}, booking.ErrIdempotencyMismatch
 			}
-			if open && row.Payment != "" && row.Phase != booking.PhasePaid {
+			if open && (row.Phase == booking.PhaseHeld || row.Phase == booking.PhasePaying) {
 				return booking.Seat{Row: row, Now: now, Replay: true}, nil
 			}
 		}
 		lost := row.Phase == booking.PhaseNew && now.UnixMilli()-row.AdmittedAt >= 15_000
-		if row.Level != r.Level || !open || !lost && row.Phase != booking.PhaseRefused {
+		refused := row.Phase == booking.PhaseRefused && row.Released
+		if row.Level != r.Level || !open || !lost && !refused {
 			return booking.Seat{}, &booking.DuplicateError{Row: row, Now: now}
 		}
 		fresh := booking.Row{
@@ -176,7 +177,7 @@ func (m *memory) Undo(_ context.Context, code, attempt string) error {
 		return nil
 	}
 	row.Attempt, row.Payment, row.AdmittedAt = row.Back.Attempt, row.Back.Payment, row.Back.AdmittedAt
-	row.Phase, row.Back = booking.PhaseRefused, nil
+	row.Phase, row.Back, row.Released = booking.PhaseRefused, nil, true
 	m.rows[code] = row
 	return nil
 }

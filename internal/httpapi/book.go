@@ -235,12 +235,20 @@ func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error
 	h := held{Level: "N1", PaymentID: scramble("TR0011mqN0nOK0000000000000", gatewayPrefix), SecondsLeft: int(booking.DefaultHold/time.Second) - 1}
 	hold, took := booking.DefaultHold, 80*time.Millisecond
 	attempt := booking.AttemptID(booking.NewEpoch(now), booking.NewAttemptSuffix(now))
-	h.BookingURL = "/booking/" + s.Sealer.Seal("", attempt)
-	h.PaymentURL = "/payment/" + h.PaymentID
+	// Sealed like a real one, for an attempt that never was: it is unknown.
+	code := "~~~~~~~~~"
+	if in.Code != nil {
+		if c, err := s.Codes.Normalize(*in.Code); err == nil {
+			code = c
+		}
+	}
+	site := strings.TrimSuffix(s.ResultURL, "/result")
+	h.BookingURL = site + "/booking/" + s.Sealer.Seal(code, attempt)
+	h.PaymentURL = site + "/payment/" + h.PaymentID
 	if l := s.decoy.last.Load(); l != nil {
 		h.PaymentID = scramble(l.held.PaymentID, gatewayPrefix)
 		h.PaymentURL = l.paymentURL(h.PaymentID)
-		h.BookingURL = l.held.BookingURL[:strings.LastIndexByte(l.held.BookingURL, '/')+1] + s.Sealer.Seal("", attempt)
+		h.BookingURL = l.held.BookingURL[:strings.LastIndexByte(l.held.BookingURL, '/')+1] + s.Sealer.Seal(code, attempt)
 		h.SecondsLeft, took = l.held.SecondsLeft, l.took
 		hold = time.Duration(l.held.SecondsLeft+1) * time.Second
 	}

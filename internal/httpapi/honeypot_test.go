@@ -115,8 +115,8 @@ func wantDecoy(t *testing.T, human, bot map[string]any) {
 			t.Errorf("bot's links: got %q of somebody's booking in them, want nothing of it", secret)
 		}
 	}
-	if !strings.HasPrefix(text(bot, "booking_url"), "https://sale.test/booking/") {
-		t.Errorf("booking_url: got %s, want it on the same site", text(bot, "booking_url"))
+	if got, real := text(bot, "booking_url"), text(human, "booking_url"); !strings.HasPrefix(got, "https://sale.test/booking/") || len(got) != len(real) {
+		t.Errorf("booking_url: got %s, want it on the same site and shaped like %s", got, real)
 	}
 }
 

@@ -108,7 +108,7 @@ func (p *problem) duplicate(dup *booking.DuplicateError) {
 	case dup.Row.Phase == booking.PhasePaid:
 		p.Paid, p.words = true, "duplicate_paid"
 		p.Message = "This candidate's seat is paid."
-	case dup.Row.Phase == booking.PhaseNew:
+	case dup.Row.Phase == booking.PhaseNew, dup.Row.Phase == booking.PhaseRefused && !dup.Row.Released:
 		p.retry, p.words = 2+rand.IntN(4), "duplicate_working"
 		p.Message = "This candidate's first request is still at work: try again in a few seconds."
 	case dup.PaymentURL != "":

@@ -123,9 +123,6 @@ func (s *Server) lookup(ctx context.Context, token string) (booking.View, error)
 	if err != nil {
 		return booking.View{}, err
 	}
-	if code == "" { // a bot's
-		return booking.View{}, booking.ErrNotFound
-	}
 	obs.EventFrom(ctx).Attempt = attempt
 	return s.Viewer.View(ctx, code, attempt)
 }

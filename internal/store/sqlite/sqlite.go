@@ -145,6 +145,40 @@ func (s *Store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, e
 	return r.rec, nil
 }
 
+// Announce notes on the attempt's HELD record that an execute call is about to
+// be sent, putting the record if there is none. Repeated it notes the later time.
+// The error is ErrAlreadyPaid, ErrNotOwner (the record is RELEASED) or
+// ErrOtherThanOrdered (another payment), and the call must not be sent.
+func (s *Store) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
+	if err := validHeld(rec); err != nil {
+		return fmt.Errorf("announce execute: %w", err)
+	}
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		have, err := load(tx, rec.CandidateHash, rec.Attempt)
+		switch {
+		case errors.Is(err, booking.ErrNotFound):
+			have = rec
+		case err != nil:
+			return struct{}{}, err
+		case have.PaymentID != rec.PaymentID:
+			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", have.PaymentID, rec.PaymentID, booking.ErrOtherThanOrdered)
+		case have.State == booking.StatePaid:
+			return struct{}{}, booking.ErrAlreadyPaid
+		case have.State == booking.StateReleased:
+			return struct{}{}, booking.ErrNotOwner
+		}
+		if at.After(have.ExecuteAt) {
+			have.ExecuteAt = at.UTC()
+		}
+		_, err = save(tx, have)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("announce execute of %s: %w", key(rec.CandidateHash, rec.Attempt), err)
+	}
+	return nil
+}
+
 // Release moves the attempt's record from HELD to RELEASED if it carries this
 // payment, with the reason and with ReleasedTTL counted from at. Nil also when
 // it is RELEASED already, and then reason and TTL stay. Otherwise ErrNotFound,

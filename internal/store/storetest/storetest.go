@@ -34,6 +34,9 @@ type Store interface {
 	// record carries another payment; ErrSecondPayment, beside the record, when
 	// another transaction paid it.
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
+	// Announce notes an execute call on the HELD record, put if there is none; the
+	// latest time stays. ErrAlreadyPaid, ErrNotOwner (RELEASED), ErrOtherThanOrdered.
+	Announce(ctx context.Context, rec booking.Record, at time.Time) error
 	// Release moves HELD to RELEASED with reason and TTL; nil when it is RELEASED
 	// with this payment already. ErrNotFound, ErrOtherThanOrdered, ErrAlreadyPaid.
 	Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error
@@ -132,6 +135,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	}{
 		{"PutHeld", putHeld},
 		{"MarkPaid", markPaid},
+		{"Announce", announce},
 		{"Release", release},
 		{"Mail", mail},
 		{"Reads", reads},
@@ -273,6 +277,45 @@ func markPaid(t *testing.T, s Store) {
 			absent(t, s, rec)
 		}
 	})
+}
+
+func announce(t *testing.T, s Store) {
+	ctx := t.Context()
+	announced := func(rec booking.Record, at time.Time) booking.Record { rec.ExecuteAt = at; return rec }
+	at := start.Add(time.Minute)
+
+	rec := Held()
+	if err := s.Announce(ctx, rec, at); err != nil {
+		t.Errorf("Announce before the worker: %v", err)
+	}
+	stored(t, s, announced(rec, at))
+	if there, created, err := s.PutHeld(ctx, rec); err != nil || created || !there.ExecuteAt.Equal(at) {
+		t.Errorf("the worker's late PutHeld: %+v, %v, %v, want the record untouched", there, created, err)
+	}
+	for _, next := range []time.Time{at.Add(time.Second), at} { // the later stays
+		if err := s.Announce(ctx, rec, next); err != nil {
+			t.Errorf("Announce again: %v", err)
+		}
+		stored(t, s, announced(rec, at.Add(time.Second)))
+	}
+	other := rec
+	other.PaymentID = "TRother"
+	if err := s.Announce(ctx, other, at); !errors.Is(err, booking.ErrOtherThanOrdered) {
+		t.Errorf("Announce of another payment: got %v, want ErrOtherThanOrdered", err)
+	}
+	mustRelease(t, s, rec)
+	want := asReleased(announced(rec, at.Add(time.Second)))
+	if err := s.Announce(ctx, rec, at.Add(time.Hour)); !errors.Is(err, booking.ErrNotOwner) {
+		t.Errorf("Announce of a released record: got %v, want ErrNotOwner", err)
+	}
+	stored(t, s, want)
+
+	rec = Held()
+	mustPay(t, s, rec)
+	if err := s.Announce(ctx, rec, at); !errors.Is(err, booking.ErrAlreadyPaid) {
+		t.Errorf("Announce of a paid record: got %v, want ErrAlreadyPaid", err)
+	}
+	stored(t, s, asPaid(rec))
 }
 
 func release(t *testing.T, s Store) {
@@ -700,6 +743,12 @@ func brokenWrites(t *testing.T, open func(t *testing.T) Store) {
 				rec.Reason = "lapsed"
 				return rec
 			},
+		},
+		{
+			name:  "Announce",
+			setup: func(t *testing.T, rec booking.Record) { mustPut(t, s, rec) },
+			call:  func(ctx context.Context, rec booking.Record) error { return s.Announce(ctx, rec, start) },
+			want:  func(rec booking.Record) booking.Record { rec.ExecuteAt = start; return rec },
 		},
 		{
 			name:  "Release",
