@@ -142,6 +142,9 @@ func (a *API) openLedger(ctx context.Context) error {
 	if err := a.checkEviction(ctx); errors.Is(err, admission.ErrEviction) {
 		return err // any other error is "not ready", and may pass
 	}
+	if err := a.Gate.LearnReplicas(ctx); err != nil {
+		a.log.WarnContext(ctx, "replicas cannot be counted yet: one must acknowledge", "error", err)
+	}
 	return nil
 }
 
@@ -276,7 +279,7 @@ func (a *API) Ready(ctx context.Context) error {
 // ends; then it drains: no new bookings, what is in flight goes on for the
 // configured time, the rest is the reconciler's. It closes the API.
 //
-// systemd TimeoutStopSec > drain > the longest call in flight.
+// systemd TimeoutStopSec > linger + drain; drain > the longest call in flight.
 func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	defer func() { _ = a.Close() }()
 	// Background work ends after the drain, so that what drains is still published.
@@ -301,8 +304,14 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	case <-ctx.Done():
 	case <-failed.Done():
 	}
-	a.log.InfoContext(ctx, "draining", "calls_in_flight", a.flights.InFlight(), "at_most", a.cfg.Drain.String())
+	// First the balancer must learn it, while connections are still accepted; what
+	// Shutdown does at once would be resets.
 	a.Edge.Drain()
+	select {
+	case <-time.After(a.cfg.Linger):
+	case <-failed.Done():
+	}
+	a.log.InfoContext(ctx, "draining", "calls_in_flight", a.flights.InFlight(), "at_most", a.cfg.Drain.String())
 	stopSweeping()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Drain)
 	defer cancel()

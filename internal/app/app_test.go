@@ -113,7 +113,7 @@ func (f *fleet) env(addr, redisAddr, acks string) map[string]string {
 		"HOLDFAST_DATA": f.data, "HOLDFAST_REDIS_ADDR": redisAddr, "HOLDFAST_REDIS_POOL": "64", "HOLDFAST_ACKS": acks,
 		"HOLDFAST_SEAL_KEY": strings.Repeat("ab", booking.SealKeySize), "HOLDFAST_GATEWAY_URL": f.gateway + mockgateway.BasePath,
 		"HOLDFAST_GATEWAY_APP_KEY": "k", "HOLDFAST_GATEWAY_APP_SECRET": "s", "HOLDFAST_GATEWAY_USERNAME": "u", "HOLDFAST_GATEWAY_PASSWORD": "p",
-		"HOLDFAST_RECONCILE_EVERY": "1s",
+		"HOLDFAST_RECONCILE_EVERY": "1s", "HOLDFAST_LINGER": "0s",
 	}
 }
 

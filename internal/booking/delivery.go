@@ -37,6 +37,10 @@ type QueueStats struct {
 // scan that meets one reports it and goes on.
 var ErrUnreadable = errors.New("stored item cannot be read")
 
+// ErrUnsendable says of a mail that no repeat will send it as it is: there is no
+// usable address, or no message can be made of it. A person must act.
+var ErrUnsendable = errors.New("mail cannot be sent as it is")
+
 // Mail is the confirmation of a paid booking. The address is in no other
 // shape.
 type Mail struct {

@@ -65,6 +65,10 @@ var (
 	ErrNotSent = errors.New("gateway was not reached")
 	// ErrInDoubt: the call left and no usable answer came. It may have happened.
 	ErrInDoubt = errors.New("gateway gave no usable answer")
+	// ErrGatewayOutage: the gateway as a whole gives no answers now (an HTTP 5xx, a
+	// bare message, maintenance). It comes beside ErrNotSent or ErrInDoubt, and says
+	// nothing of one payment.
+	ErrGatewayOutage = errors.New("gateway is out of service")
 	// ErrOtherThanOrdered: money moved otherwise than ordered (amount, currency,
 	// invoice or payment). It never pays for the seat.
 	ErrOtherThanOrdered = errors.New("payment completed otherwise than ordered")

@@ -32,6 +32,10 @@ type API struct {
 	// SealKey is the fleet's key for booking tokens: 32 bytes as hex, the same
 	// on every server. HOLDFAST_SEAL_KEY, required.
 	SealKey Secret `env:"SEAL_KEY,required"`
+	// Linger is how long a process that was told to end still accepts connections,
+	// with /health failing: the balancer must have seen it fail, which is its
+	// interval times its threshold. HOLDFAST_LINGER, default 5s; 0s for none.
+	Linger time.Duration `env:"LINGER" envDefault:"5s"`
 	// CodePattern is the expression that a normalised candidate code matches as
 	// a whole; ASCII. HOLDFAST_CODE_PATTERN, default ^[A-Z0-9-]{4,32}$.
 	CodePattern string `env:"CODE_PATTERN" envDefault:"^[A-Z0-9-]{4,32}$"`
@@ -124,10 +128,11 @@ type Gateway struct {
 // up to less than the whole.
 type Budgets struct {
 	// RequestBudget is the whole of a booking request, and how long a browser
-	// that comes back from the gateway waits. HOLDFAST_REQUEST_BUDGET, default 8s.
+	// that comes back from the gateway waits. Less than 15s, after which another
+	// request may take the attempt over. HOLDFAST_REQUEST_BUDGET, default 8s.
 	RequestBudget time.Duration `env:"REQUEST_BUDGET" envDefault:"8s"`
-	// RedisBudget is for admission and its acknowledgement.
-	// HOLDFAST_REDIS_BUDGET, default 1s.
+	// RedisBudget is for admission and its acknowledgement, for which replicas have
+	// 200 ms; at least 500ms. HOLDFAST_REDIS_BUDGET, default 1s.
 	RedisBudget time.Duration `env:"REDIS_BUDGET" envDefault:"1s"`
 	// CreateBudget is for the gateway to create the payment.
 	// HOLDFAST_CREATE_BUDGET, default 5s.

@@ -57,7 +57,7 @@ func TestLoadAPI_Defaults(t *testing.T) {
 	want := config.API{
 		Addr: "127.0.0.1:8080", AdminAddr: "127.0.0.1:9090",
 		PublicURL: "https://seats.example", SealKey: config.NewSecret(sealKey),
-		CodePattern: booking.DefaultCodePattern, Objects: "sqlite",
+		CodePattern: booking.DefaultCodePattern, Objects: "sqlite", Linger: 5 * time.Second,
 		Process: config.Process{Data: "data", LogLevel: slog.LevelInfo, Drain: 35 * time.Second},
 		Redis: config.Redis{
 			RedisAddr: "127.0.0.1:6379", RedisPool: 300, KeyPrefix: "{sale}:", Acks: config.AcksAuto,
@@ -220,6 +220,9 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"REQUEST_BUDGET", "7s"},
 		{"REQUEST_BUDGET", "8"},
 		{"REDIS_BUDGET", "0s"},
+		{"REDIS_BUDGET", "499ms"},
+		{"REQUEST_BUDGET", "15s"},
+		{"LINGER", "-1s"},
 		{"CREATE_BUDGET", "-1s"},
 		{"ENQUEUE_BUDGET", "soon"},
 		{"EXECUTE_TIMEOUT", "0s"},

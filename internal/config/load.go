@@ -20,6 +20,13 @@ import (
 // prefix stands before the name of every variable.
 const prefix = "HOLDFAST_"
 
+const (
+	// leastRedisBudget leaves time beside the 200 ms that replicas have to acknowledge.
+	leastRedisBudget = 500 * time.Millisecond
+	// takeOver is the age at which a lost request's attempt is taken over.
+	takeOver = 15 * time.Second
+)
+
 // sealKeySize is the length of the sealing key in bytes.
 const sealKeySize = 32
 
@@ -43,6 +50,9 @@ func LoadAPI(getenv func(string) string) (API, error) {
 	}
 	p.oneOf("OBJECTS", c.Objects, "sqlite")
 
+	if c.Linger < 0 {
+		p.bad("LINGER", "%s: want 0s or more", c.Linger)
+	}
 	p.process(c.Process)
 	p.drivers(c.Drivers)
 	p.redis(c.Redis)
@@ -190,6 +200,12 @@ func (p *problems) budgets(c Budgets, drain time.Duration) {
 	p.positive("CREATE_BUDGET", c.CreateBudget)
 	p.positive("ENQUEUE_BUDGET", c.EnqueueBudget)
 	p.positive("EXECUTE_TIMEOUT", c.ExecuteTimeout)
+	if p.ok("REDIS_BUDGET") && c.RedisBudget < leastRedisBudget {
+		p.bad("REDIS_BUDGET", "%s: want at least %s, more than an acknowledgement takes", c.RedisBudget, leastRedisBudget)
+	}
+	if p.ok("REQUEST_BUDGET") && c.RequestBudget >= takeOver {
+		p.bad("REQUEST_BUDGET", "%s: want less than %s, after which another request takes the attempt over", c.RequestBudget, takeOver)
+	}
 	if p.ok("REQUEST_BUDGET", "REDIS_BUDGET", "CREATE_BUDGET", "ENQUEUE_BUDGET") {
 		if parts := c.RedisBudget + c.CreateBudget + c.EnqueueBudget; parts >= c.RequestBudget {
 			p.bad("REQUEST_BUDGET", "%s: want more than the %s of Redis, create and enqueue together", c.RequestBudget, parts)

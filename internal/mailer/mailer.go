@@ -30,7 +30,7 @@ import (
 )
 
 // ErrUnsendable says that no message can be made of this mail, now or later.
-var ErrUnsendable = errors.New("mail cannot be written")
+var ErrUnsendable = fmt.Errorf("mail cannot be written: %w", booking.ErrUnsendable)
 
 //go:embed confirmation.txt confirmation.html
 var files embed.FS

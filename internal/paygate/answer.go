@@ -66,8 +66,12 @@ type answer struct {
 // the call.
 var errUnauthorized = errors.New("token refused")
 
+// codeMaintenance says nothing of the call it answers.
+const codeMaintenance = "503"
+
 // decode turns an HTTP answer into one with a code. Its errors wrap
-// booking.ErrInDoubt, but for a 401 with nothing but a message, which is
+// booking.ErrInDoubt, and ErrGatewayOutage where the gateway as a whole is out,
+// but for a 401 with nothing but a message, which is
 // errUnauthorized. The secrets that went out are taken out of the texts that
 // came back.
 func decode(status int, body []byte, secrets ...string) (answer, error) {
@@ -81,18 +85,22 @@ func decode(status int, body []byte, secrets ...string) (answer, error) {
 	switch {
 	case status == http.StatusUnauthorized && unread == nil && a.Message != "" && a == (answer{Message: a.Message}):
 		return answer{}, fmt.Errorf("%w: %s", errUnauthorized, scrub(string(a.Message)))
+	case status >= http.StatusInternalServerError:
+		return answer{}, fmt.Errorf("%w: %w: HTTP status %d", booking.ErrInDoubt, booking.ErrGatewayOutage, status)
 	case status != http.StatusOK:
 		return answer{}, fmt.Errorf("%w: HTTP status %d", booking.ErrInDoubt, status)
 	case unread != nil:
 		return answer{}, fmt.Errorf("%w: body is not the JSON it should be", booking.ErrInDoubt)
 	case a.Message != "":
-		return answer{}, fmt.Errorf("%w: message %q", booking.ErrInDoubt, scrub(string(a.Message)))
+		return answer{}, fmt.Errorf("%w: %w: message %q", booking.ErrInDoubt, booking.ErrGatewayOutage, scrub(string(a.Message)))
 	case a.StatusCode != "" && a.ErrorCode != "" && a.StatusCode != a.ErrorCode:
 		return answer{}, fmt.Errorf("%w: two different codes", booking.ErrInDoubt)
 	case a.MerchantInvoice != "" && a.MerchantInvoiceNumber != "" && a.MerchantInvoice != a.MerchantInvoiceNumber:
 		return answer{}, fmt.Errorf("%w: two different invoice numbers", booking.ErrInDoubt)
 	case a.code() == "":
 		return answer{}, fmt.Errorf("%w: no status code", booking.ErrInDoubt)
+	case a.code() == codeMaintenance:
+		return answer{}, fmt.Errorf("%w: %w: maintenance", booking.ErrInDoubt, booking.ErrGatewayOutage)
 	}
 	return a, nil
 }

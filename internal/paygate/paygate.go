@@ -273,12 +273,21 @@ func outcomeOr(answered string, err error) string {
 	return outcomeInDoubt
 }
 
+// short leaves of an invoice number what tells attempts apart: its first part is
+// the hash of a candidate code, which gives a short code away.
+func short(invoice string) string {
+	if hash, attempt, err := booking.ParseInvoice(invoice); err == nil {
+		return hash[:8] + "-" + attempt
+	}
+	return invoice
+}
+
 func (c *Client) record(ctx context.Context, call, outcome string, began time.Time, paymentID, invoice string, a answer) {
 	took := c.now().Sub(began)
 	c.seconds.WithLabelValues(call, outcome).Observe(took.Seconds())
 	attrs := []slog.Attr{
 		slog.String("call", call), slog.String("outcome", outcome), slog.Duration("took", took),
-		slog.String("payment", only(idForm, paymentID)), slog.String("invoice", only(idForm, invoice)),
+		slog.String("payment", only(idForm, paymentID)), slog.String("invoice", short(only(idForm, invoice))),
 	}
 	if a.code() != "" {
 		attrs = append(attrs, slog.String("code", only(codeForm, a.code())), slog.String("text", a.words()),

@@ -305,6 +305,33 @@ func TestCharge_CompletedOtherwiseThanOrderedIsToldAsItIs(t *testing.T) {
 	}
 }
 
+// What says nothing of one payment is an outage of the whole gateway.
+func TestCharge_OutageIsToldApart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		outage bool
+	}{
+		"HTTP 500":         {500, "oops", true},
+		"HTTP 503":         {503, `{"message":"Service Unavailable"}`, true},
+		"bare message":     {200, `{"message":"Internal server error"}`, true},
+		"maintenance":      {200, `{"statusCode":"503","statusMessage":"maintenance"}`, true},
+		"maintenance, old": {200, `{"errorCode":"503","errorMessage":"maintenance"}`, true},
+		"not JSON":         {200, "<html>", false},
+		"HTTP 400":         {400, `{"statusCode":"2002"}`, false},
+		"no code":          {200, `{}`, false},
+		"completed, torn":  {200, `{"statusCode":"0000","transactionStatus":"Completed"}`, false},
+	} {
+		b := answering(t, c.status, c.body)
+		for call, f := range map[string]func(context.Context, string) (booking.Charge, error){"execute": b.client.Execute, "query": b.client.Query} {
+			if _, err := f(t.Context(), "TR1"); !errors.Is(err, booking.ErrInDoubt) || errors.Is(err, booking.ErrGatewayOutage) != c.outage {
+				t.Errorf("%s, %s: got %v, want in doubt, outage %v", call, name, err, c.outage)
+			}
+		}
+	}
+}
+
 func TestCharge_EveryCodeHasItsMeaning(t *testing.T) {
 	t.Parallel()
 	const (
@@ -324,7 +351,7 @@ func TestCharge_EveryCodeHasItsMeaning(t *testing.T) {
 	for _, code := range []string{
 		"2001", "2002", "2003", "2006", "2007", "2008", "2020", "2024", "2025", "2026", "2028", "2029", "2031", "2033", "2034",
 		"2036", "2042", "2048", "2049", "2056", "2059", "2061", "2062", "2063", "2064", "2065", "2068", "2069", "2116", "2117", "2119",
-		"503", "9999", "0", "000", "1", "-1", "abc", "20230", "02023",
+		"9999", "0", "000", "1", "-1", "abc", "20230", "02023",
 	} {
 		rows = append(rows, row{code, unknown, unknown})
 	}

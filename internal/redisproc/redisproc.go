@@ -60,6 +60,9 @@ type Server struct {
 	exited chan struct{} // closed when the child is gone and reaped
 }
 
+// Exited is closed when the server is gone, whoever ended it.
+func (s *Server) Exited() <-chan struct{} { return s.exited }
+
 // startTries is how many ports are tried: between asking the kernel for a free
 // one and the child's bind, somebody else may take it.
 const startTries = 5

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -149,6 +151,36 @@ func (p *Program) Output() string {
 func (p *Program) Kill() {
 	_ = p.cmd.Process.Kill() // gone already is fine
 	<-p.exited
+}
+
+// KillChild kills one of the program's child processes by its name.
+func (p *Program) KillChild(t testing.TB, name string) {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, child := range strings.Fields(string(children)) {
+			comm, err := os.ReadFile("/proc/" + child + "/comm")
+			if err != nil || strings.TrimSpace(string(comm)) != name {
+				continue
+			}
+			pid, err := strconv.Atoi(child)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatalf("kill %s: %v", name, err)
+			}
+			return
+		}
+	}
+	t.Fatalf("the program has no child %s", name)
 }
 
 // Stop asks the program to end, waits, and returns its exit code.

@@ -112,6 +112,18 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		return err
 	}
 	closing(func() error { seats.stop(); return nil })
+	ctx, end := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	closing(func() error { end(nil); watching.Wait(); return nil })
+	for _, gone := range seats.gone {
+		watching.Go(func() {
+			select {
+			case <-ctx.Done():
+			case <-gone:
+				end(errRedisGone)
+			}
+		})
+	}
 
 	gateway, err := mockgateway.New(mockgateway.Options{DataDir: filepath.Join(s.data, "gateway"), BaseURL: ports.gatewayURL()})
 	if err != nil {
@@ -166,7 +178,11 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	workers.Go(func() error { return worker.Run(working) })
 	apiErr := api.Run(ctx, ports.api, ports.admin)
 	stopWorking()
-	return errors.Join(apiErr, workers.Wait())
+	err = errors.Join(apiErr, workers.Wait())
+	if cause := context.Cause(ctx); errors.Is(cause, errRedisGone) {
+		err = errors.Join(err, cause)
+	}
+	return err
 }
 
 func apiConfig(s settings, p *ports, r *seatsRedis) (config.API, error) {
@@ -191,6 +207,7 @@ func apiConfig(s settings, p *ports, r *seatsRedis) (config.API, error) {
 		"HOLDFAST_GATEWAY_USERNAME":   "local",
 		"HOLDFAST_GATEWAY_PASSWORD":   "local",
 		"HOLDFAST_RECONCILE_EVERY":    "5s",
+		"HOLDFAST_LINGER":             "0s", // no balancer is in front
 	}
 	return config.LoadAPI(func(name string) string { return env[name] })
 }
@@ -289,17 +306,29 @@ type seatsRedis struct {
 	addr      string
 	inProcess bool
 	stop      func()
+	gone      []<-chan struct{} // each closed when a server has ended
 }
+
+// errRedisGone ends a run whose seats are lost: the next start rebuilds them.
+var errRedisGone = errors.New("a redis-server of this run has ended and the seats with it; start again, and they are rebuilt from the store")
 
 // startRedis starts a primary and a replica of its own where a server is
 // installed; else it runs Redis in this process, and says what that lacks.
 func startRedis(ctx context.Context, s settings, log *slog.Logger) (*seatsRedis, error) {
 	if _, ok := redisproc.Find(); ok {
-		pair, err := redisproc.StartPair(ctx, s.data, 1)
+		// A killed run leaves its servers' empty working folders.
+		dir := filepath.Join(s.data, "redis")
+		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
+			return nil, fmt.Errorf("redis working folder: %w", err)
+		}
+		pair, err := redisproc.StartPair(ctx, dir, 1)
 		if err != nil {
 			return nil, err
 		}
-		return &seatsRedis{addr: pair.Primary.Addr(), stop: pair.Stop}, nil
+		return &seatsRedis{
+			addr: pair.Primary.Addr(), stop: pair.Stop,
+			gone: []<-chan struct{}{pair.Primary.Exited(), pair.Replicas[0].Exited()},
+		}, nil
 	}
 	log.WarnContext(ctx, "redis-server is not on the PATH: seats are kept inside this process and no replica acknowledges them; good enough for a look, not for a sale")
 	m := miniredis.NewMiniRedis()

@@ -297,6 +297,27 @@ func TestLocal_ManyStartsNeedOneGrant(t *testing.T) {
 	}
 }
 
+// When one of its servers ends, the seats are gone: the run says so and ends, and
+// the next start has them again.
+func TestLocal_EndsWithItsRedis(t *testing.T) {
+	t.Parallel()
+	testenv.NeedServer(t)
+	data, addr := t.TempDir(), testenv.FreeAddr(t)
+	s := start(t, data, addr, nil)
+	status, held := s.book(t, "AB-100001", "candidate100001@example.org", "N1")
+	if status != http.StatusAccepted {
+		t.Fatalf("book: %d %+v", status, held)
+	}
+	s.KillChild(t, "redis-server")
+	if code := s.Wait(t); code != 1 || !strings.Contains(s.Output(), "a redis-server of this run has ended") {
+		t.Errorf("exit code %d, said %q", code, s.Output())
+	}
+	s = start(t, data, addr, nil)
+	if got := s.state(t, held.BookingURL); got != "held" {
+		t.Errorf("booking is %q after the next start, want held", got)
+	}
+}
+
 func TestLocal_RefusesWhatItCannotRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

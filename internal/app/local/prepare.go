@@ -38,6 +38,10 @@ func prepare(ctx context.Context, s settings, api *app.API, worker *record.Worke
 	if err := api.Drivers.Queue.Recover(ctx); err != nil {
 		return err
 	}
+	// A dead letter may be a seat; one that really cannot be read stops the rebuild.
+	if _, err := api.Drivers.Queue.Redrive(ctx); err != nil {
+		return err
+	}
 	drained, err := worker.Drain(ctx)
 	if err != nil {
 		return err
