@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,6 +85,7 @@ type Reconciler struct {
 	Deps
 	limit   *rate.Limiter
 	metrics *metrics
+	outage  atomic.Bool // said in this sweep
 }
 
 const (
@@ -143,6 +145,7 @@ type Report map[string]int
 func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 	sweep, cancel := context.WithTimeout(ctx, r.Budget)
 	defer cancel()
+	r.outage.Store(false)
 	var (
 		mu     sync.Mutex
 		report = Report{}
@@ -157,7 +160,7 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		action, err := r.row(own, d, now)
 		if err != nil {
 			action = "failed"
-			r.Log.WarnContext(ctx, "row stays due", "attempt", d.Row.Attempt, "phase", string(d.Row.Phase), "error", err)
+			r.Log.WarnContext(ctx, "row was not finished", "attempt", d.Row.Attempt, "phase", string(d.Row.Phase), "error", err)
 		}
 		r.metrics.actions.WithLabelValues(action).Inc()
 		mu.Lock()
@@ -227,7 +230,14 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 			return "queued", r.Ledger.Queued(ctx, d.Code, row.Attempt)
 		}
 		return r.lapsed(ctx, d, rec)
-	case booking.PhaseHeld, booking.PhaseRefused:
+	case booking.PhaseRefused:
+		if now.UnixMilli() < row.Deadline {
+			// Its record is not known to be ended; the row's own token gets the answer
+			// acknowledged again.
+			return "refused", r.Settler.Refuse(ctx, d.Code, rec, row.EndedBy, "")
+		}
+		return r.lapsed(ctx, d, rec)
+	case booking.PhaseHeld:
 		return r.lapsed(ctx, d, rec)
 	case booking.PhasePaying:
 		return r.paying(ctx, d, rec, now)
@@ -250,11 +260,16 @@ func (r *Reconciler) undo(ctx context.Context, d booking.DueRow) (string, error)
 // without a trace, and returns the record as it was ordered.
 func (r *Reconciler) record(ctx context.Context, d booking.DueRow) (booking.Record, error) {
 	p, err := r.Ledger.PaymentOf(ctx, d.Row.Attempt)
-	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+	if err != nil && !errors.Is(err, booking.ErrNotFound) && !errors.Is(err, booking.ErrUnreadable) {
 		return booking.Record{}, err
 	}
 	rec := d.Row.HeldRecord(d.Code, p.URL, p.Signature)
-	if _, _, err := r.Store.PutHeld(ctx, rec); err != nil {
+	switch _, _, err := r.Store.PutHeld(ctx, rec); {
+	case errors.Is(err, booking.ErrUnreadable):
+		// There is one, so the payment has its trace. It keeps no seat.
+		r.Log.ErrorContext(ctx, "record cannot be read: repair it; its seat goes the way of the row",
+			"attempt", rec.Attempt, "payment", rec.PaymentID, "error", err)
+	case err != nil:
 		return booking.Record{}, fmt.Errorf("put record: %w", err)
 	}
 	return rec, nil
@@ -279,7 +294,7 @@ func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.R
 	default:
 		return "", err
 	}
-	return "released", r.Settler.ReleaseRecord(ctx, rec, "time to pay is over")
+	return "released", r.Settler.ReleaseRecord(ctx, rec, booking.ReasonLapsed)
 }
 
 // paying takes over a row whose execute call must have ended, then asks. It
@@ -342,13 +357,16 @@ func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.
 }
 
 // missed postpones after an answer that never came: briefly, and after three in
-// a row as a doubt. An outage of the whole gateway counts against no row.
+// a row as a doubt. An outage of the whole gateway counts against no row and is
+// said once a sweep.
 func (r *Reconciler) missed(ctx context.Context, d booking.DueRow, cause error) (string, error) {
-	if ctx.Err() != nil {
-		return "", ctx.Err()
+	if ctx.Err() != nil || errors.Is(cause, errNoTurn) {
+		return "", cause
 	}
 	if errors.Is(cause, booking.ErrNotSent) {
-		r.Log.ErrorContext(ctx, "gateway cannot be reached: seats past their deadline wait for its word", "error", cause)
+		if r.outage.CompareAndSwap(false, true) {
+			r.Log.ErrorContext(ctx, "gateway cannot be reached: seats past their deadline wait for its word", "error", cause)
+		}
 		return "outage", r.postpone(ctx, d, retryOutage, booking.CountNothing)
 	}
 	if d.Row.Misses+1 >= missLimit {
@@ -378,10 +396,13 @@ func (r *Reconciler) postpone(ctx context.Context, d booking.DueRow, by time.Dur
 	return err
 }
 
+// errNoTurn says that the fleet's rate left no time to ask: the row stays due.
+var errNoTurn = errors.New("no turn to ask the gateway in time")
+
 // query asks under the fleet's rate. An answer in doubt is no answer.
 func (r *Reconciler) query(ctx context.Context, payment string) (booking.Charge, error) {
 	if err := r.limit.Wait(ctx); err != nil {
-		return booking.Charge{}, err
+		return booking.Charge{}, fmt.Errorf("%w: %w", errNoTurn, err)
 	}
 	c, err := r.Gateway.Query(ctx, payment)
 	if err == nil && c.Status == booking.ChargeUnknown {

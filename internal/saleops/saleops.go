@@ -61,10 +61,12 @@ func (o *Ops) LoadCandidates(ctx context.Context, list iter.Seq2[booking.Candida
 	n := 0
 	batch := make([]booking.Candidate, 0, chunk)
 	flush := func() error {
-		err := o.Ledger.AddCandidates(ctx, batch)
+		if err := o.Ledger.AddCandidates(ctx, batch); err != nil {
+			return err
+		}
 		n += len(batch)
 		batch = batch[:0]
-		return err
+		return nil
 	}
 	for c, err := range list {
 		if err != nil {
@@ -76,7 +78,8 @@ func (o *Ops) LoadCandidates(ctx context.Context, list iter.Seq2[booking.Candida
 			}
 		}
 	}
-	return n, flush()
+	err := flush()
+	return n, err
 }
 
 // ErrNotDrained refuses a rebuild while messages are still on their way.
@@ -174,7 +177,7 @@ func (o *Ops) latestEpoch(ctx context.Context, out *Rebuilt) (string, error) {
 		}
 		epoch = max(epoch, rec.Epoch)
 	}
-	if epoch == "" {
+	if epoch == "" && out.Unreadable == 0 {
 		return "", errors.New("rebuild: the store has no record; apply the sale as a first one")
 	}
 	return epoch, nil
@@ -244,7 +247,7 @@ func (o *Ops) end(ctx context.Context, rec booking.Record, now time.Time, out *R
 	case now.Before(rec.Deadline.Add(inFlight)):
 		return false, nil // an execute call may still be on its way
 	}
-	if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, "time to pay was over at the rebuild", now); err != nil {
+	if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, booking.ReasonLapsed, now); err != nil {
 		return false, fmt.Errorf("release record: %w", err)
 	}
 	out.Released++

@@ -32,6 +32,8 @@ type Ledger interface {
 	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
 	RecordDone(ctx context.Context, code, attempt string) error
 	MailDone(ctx context.Context, code, attempt string) error
+	// RecordReleased lets the candidate of a refused attempt start another.
+	RecordReleased(ctx context.Context, code, attempt string) error
 	// Issued finds a payment we issued, or booking.ErrNotFound.
 	Issued(ctx context.Context, payment string) (booking.Issued, error)
 	// Email is the address on file, or booking.ErrNotFound.
@@ -103,6 +105,8 @@ const (
 	stepTimeout = 2 * time.Second  // one ledger step, retries included
 	workTimeout = 10 * time.Second // record and mail of one booking
 	mailLease   = 2 * time.Minute
+
+	mailSentTries = 3
 )
 
 // New checks its dependencies.
@@ -125,8 +129,9 @@ func New(d Deps) (*Service, error) {
 // wrong signature: such a return causes no call to the gateway.
 func (s *Service) Issued(ctx context.Context, payment, signature string) (code, attempt string, err error) {
 	is, err := s.Ledger.Issued(ctx, payment)
-	if errors.Is(err, booking.ErrNotFound) {
-		// The stash has lapsed or Redis was lost: the record knows.
+	if errors.Is(err, booking.ErrNotFound) || errors.Is(err, booking.ErrUnreadable) {
+		// The stash has lapsed, Redis was lost, or another version wrote it: the
+		// record knows.
 		var rec booking.Record
 		rec, err = s.Store.RecordByPayment(ctx, payment)
 		is = booking.Issued{Code: rec.Code, Attempt: rec.Attempt, Payment: booking.Payment{Signature: rec.Signature}}
@@ -208,12 +213,26 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 }
 
 // Refuse ends a payment that the gateway finally refused: the row, acknowledged,
-// then the record. The seat stays the candidate's until the deadline.
+// then the record, and only then may the candidate start another. The seat stays
+// theirs until the deadline. Safe to repeat with the same token: a sweep finishes
+// what broke off, without the gateway's code.
 func (s *Service) Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error {
 	if err := s.endPay(ctx, code, rec.Attempt, token, booking.PhaseRefused); err != nil {
 		return err
 	}
-	return s.ReleaseRecord(ctx, rec, "refused by the gateway: "+gatewayCode)
+	reason := booking.ReasonRefused
+	if gatewayCode != "" {
+		reason += " " + gatewayCode
+	}
+	if err := s.ReleaseRecord(ctx, rec, reason); err != nil {
+		return err
+	}
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	if err := s.Ledger.RecordReleased(step, code, rec.Attempt); err != nil {
+		return fmt.Errorf("mark record of a refused payment ended: %w", err)
+	}
+	return nil
 }
 
 // ReleaseRecord ends the record of an attempt that, by an acknowledged answer,
@@ -330,7 +349,7 @@ func (s *Service) mail(ctx context.Context, code string, p booking.Paid) error {
 			return fmt.Errorf("send mail: %w", err)
 		}
 		s.mails.WithLabelValues("sent").Inc()
-		if err := s.Store.MailSent(ctx, rec.CandidateHash, rec.Attempt, claim); err != nil {
+		if err := s.mailSent(ctx, rec, claim); err != nil {
 			return fmt.Errorf("mark mail sent: %w", err)
 		}
 	}
@@ -347,6 +366,19 @@ func (s *Service) mail(ctx context.Context, code string, p booking.Paid) error {
 	return nil
 }
 
+// mailSent is tried more than once: a mail whose sending is not written down is
+// sent again when its claim ends.
+func (s *Service) mailSent(ctx context.Context, rec booking.Record, claim string) error {
+	var err error
+	for range mailSentTries {
+		err = s.Store.MailSent(ctx, rec.CandidateHash, rec.Attempt, claim)
+		if err == nil || errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrNotFound) {
+			return err
+		}
+	}
+	return err
+}
+
 func (s *Service) row(ctx context.Context, code string) (booking.Row, time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -354,10 +386,11 @@ func (s *Service) row(ctx context.Context, code string) (booking.Row, time.Time,
 }
 
 // orderedRecord is the record as it was ordered, made from the row and the
-// stash; without the stash it lacks link and signature, which decide nothing.
+// stash; without a stash that can be read it lacks link and signature, which
+// decide nothing.
 func (s *Service) orderedRecord(ctx context.Context, code string, row booking.Row) (booking.Record, error) {
 	is, err := s.Ledger.Issued(ctx, row.Payment)
-	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+	if err != nil && !errors.Is(err, booking.ErrNotFound) && !errors.Is(err, booking.ErrUnreadable) {
 		return booking.Record{}, err
 	}
 	return row.HeldRecord(code, is.Payment.URL, is.Payment.Signature), nil
@@ -379,13 +412,23 @@ func (s *Service) beginPay(ctx context.Context, code, attempt, payment, token st
 	return errors.Join(err, s.endPay(ctx, code, attempt, token, booking.PhaseHeld))
 }
 
+// endPay repeats a call that got no answer, which its token makes safe: a refusal
+// that is not noted has used up the payment's one execution, and would be a doubt
+// until the payment lapses.
 func (s *Service) endPay(ctx context.Context, code, attempt, token string, as booking.Phase) error {
-	step, cancel := context.WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	if err := s.Ledger.EndPay(step, code, attempt, token, as); err != nil {
-		return fmt.Errorf("end of paying as %s: %w", as, err)
+	var err error
+	for range 2 {
+		step, cancel := context.WithTimeout(ctx, stepTimeout)
+		err = s.Ledger.EndPay(step, code, attempt, token, as)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if booking.LedgerAnswered(err) {
+			break
+		}
 	}
-	return nil
+	return fmt.Errorf("end of paying as %s: %w", as, err)
 }
 
 // anomaly is money that moved and is no paid seat: someone must act.

@@ -1,0 +1,165 @@
+package bookingtest
+
+import (
+	"context"
+	"time"
+
+	"holdfast/internal/booking"
+)
+
+// LedgerDriver is the seat ledger as tests drive it; admission.Gate is one, and
+// its comments say what each method promises.
+type LedgerDriver interface {
+	Epoch(ctx context.Context) (string, error)
+	ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error)
+	Sale(ctx context.Context) (booking.Sale, error)
+	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
+	AddCandidates(ctx context.Context, list []booking.Candidate) error
+	Open(ctx context.Context) error
+	Now(ctx context.Context) (time.Time, error)
+
+	Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error)
+	Attach(ctx context.Context, code, attempt string, p booking.Payment) (booking.Row, time.Time, error)
+	Queued(ctx context.Context, code, attempt string) error
+	Undo(ctx context.Context, code, attempt string) error
+
+	BeginPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
+	TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
+	EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error
+	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
+	Release(ctx context.Context, code, attempt string) error
+	RecordDone(ctx context.Context, code, attempt string) error
+	MailDone(ctx context.Context, code, attempt string) error
+	RecordReleased(ctx context.Context, code, attempt string) error
+	Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error
+
+	Due(ctx context.Context, skip, limit int) ([]booking.DueRow, time.Time, error)
+	Row(ctx context.Context, code string) (booking.Row, time.Time, error)
+	Issued(ctx context.Context, payment string) (booking.Issued, error)
+	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
+	Email(ctx context.Context, code string) (string, error)
+	ReadStatus(ctx context.Context) (booking.Figures, error)
+}
+
+// Ledger is a seat ledger whose calls can be broken.
+type Ledger struct {
+	LedgerDriver
+	Faults *Faults
+}
+
+// rowAt is a row and the ledger's clock.
+type rowAt struct {
+	row booking.Row
+	now time.Time
+}
+
+func rowCall(f *Faults, op Op, call func() (booking.Row, time.Time, error)) (booking.Row, time.Time, error) {
+	r, err := ledgerCall(f, op, func() (rowAt, error) {
+		row, now, err := call()
+		return rowAt{row, now}, err
+	})
+	return r.row, r.now, err
+}
+
+// ApplySale can be broken.
+func (l Ledger) ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error) {
+	return ledgerCall(l.Faults, OpApplySale, func() (booking.Applied, error) {
+		return l.LedgerDriver.ApplySale(ctx, sale, epoch, checkOnly)
+	})
+}
+
+// Restore can be broken.
+func (l Ledger) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error {
+	_, err := ledgerCall(l.Faults, OpRestore, nothing(func() error { return l.LedgerDriver.Restore(ctx, rows, fresh) }))
+	return err
+}
+
+// AddCandidates can be broken.
+func (l Ledger) AddCandidates(ctx context.Context, list []booking.Candidate) error {
+	_, err := ledgerCall(l.Faults, OpCandidates, nothing(func() error { return l.LedgerDriver.AddCandidates(ctx, list) }))
+	return err
+}
+
+// Queued can be broken.
+func (l Ledger) Queued(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpQueued, nothing(func() error { return l.LedgerDriver.Queued(ctx, code, attempt) }))
+	return err
+}
+
+// Undo can be broken.
+func (l Ledger) Undo(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpUndo, nothing(func() error { return l.LedgerDriver.Undo(ctx, code, attempt) }))
+	return err
+}
+
+// BeginPay can be broken.
+func (l Ledger) BeginPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error) {
+	return rowCall(l.Faults, OpBeginPay, func() (booking.Row, time.Time, error) {
+		return l.LedgerDriver.BeginPay(ctx, code, attempt, payment, token, length)
+	})
+}
+
+// TakeOverPay can be broken.
+func (l Ledger) TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error) {
+	return rowCall(l.Faults, OpTakeOverPay, func() (booking.Row, time.Time, error) {
+		return l.LedgerDriver.TakeOverPay(ctx, code, attempt, payment, token, length)
+	})
+}
+
+// EndPay can be broken.
+func (l Ledger) EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error {
+	_, err := ledgerCall(l.Faults, OpEndPay, nothing(func() error { return l.LedgerDriver.EndPay(ctx, code, attempt, token, as) }))
+	return err
+}
+
+// Settle can be broken.
+func (l Ledger) Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error) {
+	return ledgerCall(l.Faults, OpSettle, func() (booking.Row, error) {
+		return l.LedgerDriver.Settle(ctx, code, attempt, payment, transaction)
+	})
+}
+
+// Release can be broken.
+func (l Ledger) Release(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpRelease, nothing(func() error { return l.LedgerDriver.Release(ctx, code, attempt) }))
+	return err
+}
+
+// RecordDone can be broken.
+func (l Ledger) RecordDone(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpRecordDone, nothing(func() error { return l.LedgerDriver.RecordDone(ctx, code, attempt) }))
+	return err
+}
+
+// MailDone can be broken.
+func (l Ledger) MailDone(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpMailDone, nothing(func() error { return l.LedgerDriver.MailDone(ctx, code, attempt) }))
+	return err
+}
+
+// RecordReleased can be broken.
+func (l Ledger) RecordReleased(ctx context.Context, code, attempt string) error {
+	_, err := ledgerCall(l.Faults, OpRecordReleased, nothing(func() error { return l.LedgerDriver.RecordReleased(ctx, code, attempt) }))
+	return err
+}
+
+// Postpone can be broken.
+func (l Ledger) Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error {
+	_, err := ledgerCall(l.Faults, OpPostpone, nothing(func() error {
+		return l.LedgerDriver.Postpone(ctx, code, attempt, seen, d, count)
+	}))
+	return err
+}
+
+// Due can be broken.
+func (l Ledger) Due(ctx context.Context, skip, limit int) ([]booking.DueRow, time.Time, error) {
+	type due struct {
+		rows []booking.DueRow
+		now  time.Time
+	}
+	d, err := ledgerCall(l.Faults, OpDue, func() (due, error) {
+		rows, now, err := l.LedgerDriver.Due(ctx, skip, limit)
+		return due{rows, now}, err
+	})
+	return d.rows, d.now, err
+}
