@@ -29,6 +29,8 @@ var others = map[string]string{
 	"ErrOtherThanOrdered": "users of gateway and store",
 	"ErrBadAmount":        "readers of amounts",
 	"ErrUnreadable":       "readers of store and queue",
+	"ErrGatewayOutage":    "callers of the gateway",
+	"ErrUnsendable":       "senders of mail",
 }
 
 // A new sentinel must be placed: into Outcomes, into LedgerAnswered, or, knowing

@@ -35,6 +35,9 @@ type Ledger interface {
 	Release(ctx context.Context, code, attempt string) error
 	Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
+	// ReleasesPutOff: replicas do not acknowledge, or only just do again, so payers
+	// may not have been able to pay.
+	ReleasesPutOff() bool
 }
 
 // Gateway answers what became of a payment, and executes one at most once.
@@ -53,8 +56,10 @@ type Settler interface {
 	Resume(ctx context.Context, code string, row booking.Row) error
 }
 
-// Store puts a record if the attempt has none. Safe to repeat.
+// Store puts a record if the attempt has none, and notes execute calls in it.
+// Safe to repeat.
 type Store interface {
+	Announce(ctx context.Context, r booking.Record, at time.Time) error
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
 }
 
@@ -96,8 +101,13 @@ const (
 	doubtAgain   = 10 * time.Minute // in doubt, and after three answers that never came
 	lapseMargin  = time.Minute      // a payment is created within this after admission
 	missLimit    = 3
-	lookLimit    = 3               // extensions in doubt before a human is called
-	unfinished   = 5 * time.Minute // between two "payer not finished" that are final together
+
+	// A list call reads this many widths of rows; after that many widths of failures
+	// in a row a sweep gives up, since something that all rows need is down.
+	pageWidths, hopelessWidths = 4, 2
+
+	lookLimit  = 3               // extensions in doubt before a human is called
+	unfinished = 5 * time.Minute // between two "payer not finished" that are final together
 )
 
 // New checks its dependencies.
@@ -152,7 +162,9 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		looked = map[string]bool{}
 		ended  = make(chan struct{}, r.Width)
 		atWork = 0
-		limit  = r.Width
+		page   = pageWidths * r.Width
+		limit  = page
+		failed int
 	)
 	work := func(d booking.DueRow, now time.Time) {
 		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ExecuteTimeout+rowTimeout)
@@ -166,6 +178,14 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		report[action]++
+		if failed++; err == nil {
+			failed = 0
+		}
+	}
+	hopeless := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return failed >= hopelessWidths*r.Width
 	}
 	wait := func() { <-ended; atWork-- }
 	finish := func(err error) (Report, error) {
@@ -193,6 +213,9 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 			if sweep.Err() != nil {
 				return finish(fmt.Errorf("sweep: %w", sweep.Err()))
 			}
+			if hopeless() {
+				return finish(fmt.Errorf("sweep: %d rows in a row failed", hopelessWidths*r.Width))
+			}
 			atWork++
 			go func() { work(d, now); ended <- struct{}{} }()
 		}
@@ -204,7 +227,7 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 			r.metrics.lastSuccess.SetToCurrentTime()
 			return finish(nil)
 		}
-		limit = known + r.Width
+		limit = known + page
 	}
 }
 
@@ -218,7 +241,12 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 		return r.undo(ctx, d)
 	}
 	if row.Phase == booking.PhasePaid {
-		return "resumed", r.Settler.Resume(ctx, d.Code, row)
+		err := r.Settler.Resume(ctx, d.Code, row)
+		if errors.Is(err, booking.ErrUnsendable) {
+			r.Log.ErrorContext(ctx, "confirmation mail cannot be sent: mend the address on file", "attempt", row.Attempt, "error", err)
+			return "unsendable", r.postpone(ctx, d, doubtAgain, booking.CountNothing)
+		}
+		return "resumed", err
 	}
 	rec, err := r.record(ctx, d)
 	if err != nil {
@@ -229,16 +257,16 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 		if now.UnixMilli() < row.Deadline {
 			return "queued", r.Ledger.Queued(ctx, d.Code, row.Attempt)
 		}
-		return r.lapsed(ctx, d, rec)
+		return r.lapsed(ctx, d, rec, now)
 	case booking.PhaseRefused:
 		if now.UnixMilli() < row.Deadline {
 			// Its record is not known to be ended; the row's own token gets the answer
 			// acknowledged again.
 			return "refused", r.Settler.Refuse(ctx, d.Code, rec, row.EndedBy, "")
 		}
-		return r.lapsed(ctx, d, rec)
+		return r.lapsed(ctx, d, rec, now)
 	case booking.PhaseHeld:
-		return r.lapsed(ctx, d, rec)
+		return r.lapsed(ctx, d, rec, now)
 	case booking.PhasePaying:
 		return r.paying(ctx, d, rec, now)
 	}
@@ -276,14 +304,22 @@ func (r *Reconciler) record(ctx context.Context, d booking.DueRow) (booking.Reco
 }
 
 // lapsed asks the gateway once about a row past its deadline: completed is
-// confirmed, anything else that is an answer gives the seat back.
-func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.Record) (string, error) {
+// confirmed, anything else that is an answer gives the seat back. A rebuilt row
+// whose execute call had been announced goes the way of a paying one: an answer
+// that was true before the call ended says nothing.
+func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.Record, now time.Time) (string, error) {
+	if d.Row.Doubt {
+		return r.paying(ctx, d, rec, now)
+	}
 	charge, err := r.query(ctx, rec.PaymentID)
 	if err != nil {
 		return r.missed(ctx, d, err)
 	}
 	if charge.Status == booking.ChargeCompleted {
 		return r.confirm(ctx, d, rec, charge)
+	}
+	if r.Ledger.ReleasesPutOff() {
+		return "put_off", nil
 	}
 	switch err := r.Ledger.Release(ctx, d.Code, d.Row.Attempt); {
 	case err == nil:
@@ -312,6 +348,8 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	lapsed := now.Sub(time.UnixMilli(row.AdmittedAt)) > r.Lapse+lapseMargin
 	charge, err := r.query(ctx, rec.PaymentID)
 	switch {
+	case lapsed && charge.Status == booking.ChargeUnknown: // an answer, and not Completed
+		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
 	case err != nil:
 		return r.missed(ctx, d, err)
 	case charge.Status == booking.ChargeCompleted:
@@ -321,11 +359,17 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	}
 	// The gateway executes a payment at most once, so executing again ends most
 	// doubts: it pays, is refused, or hears that the payer has not finished.
+	if err := r.Store.Announce(ctx, rec, now); err != nil {
+		if errors.Is(err, booking.ErrAlreadyPaid) || errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrOtherThanOrdered) {
+			return r.doubt(ctx, d, fmt.Errorf("record and row disagree: %w", err))
+		}
+		return "", fmt.Errorf("announce execute: %w", err)
+	}
 	call, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	charge, err = r.Gateway.Execute(call, rec.PaymentID)
 	switch {
-	case errors.Is(err, booking.ErrNotSent):
+	case errors.Is(err, booking.ErrNotSent), errors.Is(err, booking.ErrGatewayOutage):
 		return r.missed(ctx, d, err)
 	case err != nil:
 		return r.doubt(ctx, d, err)
@@ -363,7 +407,7 @@ func (r *Reconciler) missed(ctx context.Context, d booking.DueRow, cause error) 
 	if ctx.Err() != nil || errors.Is(cause, errNoTurn) {
 		return "", cause
 	}
-	if errors.Is(cause, booking.ErrNotSent) {
+	if errors.Is(cause, booking.ErrNotSent) || errors.Is(cause, booking.ErrGatewayOutage) {
 		if r.outage.CompareAndSwap(false, true) {
 			r.Log.ErrorContext(ctx, "gateway cannot be reached: seats past their deadline wait for its word", "error", cause)
 		}

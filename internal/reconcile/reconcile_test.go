@@ -374,11 +374,67 @@ func TestPaying_LapsedPaymentIsOver(t *testing.T) {
 	t.Run("no answer", func(t *testing.T) {
 		w := inProcess(t)
 		b := w.Paying(t, 1, "N1", "payer", payingLength)
-		w.Gateway.Always(bookingtest.Query, b.Payment.ID, bookingtest.Garbled())
+		w.Gateway.Always(bookingtest.Query, b.Payment.ID, bookingtest.LostCall())
 		w.wantSweep(t, lapsed, "missed")
 		w.Want(t, b, booking.PhasePaying, booking.StateHeld)
 		w.wantCalls(t, b, 1, 0)
 	})
+	t.Run("an unclear answer", func(t *testing.T) {
+		w := inProcess(t)
+		b := w.Paying(t, 1, "N1", "payer", payingLength)
+		w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.Garbled())
+		w.wantSweep(t, lapsed, "refused", "released")
+		w.wantReleased(t, b, 1)
+	})
+}
+
+func TestLapsed_ReleasesArePutOffWhileReplicasDoNotAcknowledge(t *testing.T) {
+	w := inProcess(t)
+	b, paid := w.Held(t, 1, "N1"), w.Held(t, 2, "N1")
+	w.Gateway.Complete(paid.Payment.ID)
+	usual := w.sweeper
+	w.deps.Ledger = resting{w.Ledger}
+	w.sweeper = w.another(t)
+	w.wantSweep(t, booking.DefaultHold, "confirmed", "put_off")
+	w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
+	w.sweeper = usual
+	w.wantSweep(t, 0, "released")
+	w.Want(t, b, "", booking.StateReleased)
+}
+
+// resting is a ledger whose replicas do not acknowledge.
+type resting struct{ reconcile.Ledger }
+
+func (resting) ReleasesPutOff() bool { return true }
+
+func TestPaying_AnnouncesItsExecuteCall(t *testing.T) {
+	w := inProcess(t)
+	b := w.Paying(t, 1, "N1", "payer", payingLength)
+	w.Faults.Next(bookingtest.OpAnnounce, bookingtest.Lost)
+	w.wantSweep(t, payingLength, "failed")
+	w.wantCalls(t, b, 1, 0) // not announced, not executed
+	w.wantSweep(t, payingLength, "unfinished")
+	w.wantCalls(t, b, 2, 1)
+}
+
+func TestPaid_UnsendableMailIsLoudAndDoesNotCrowdTheSweeps(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.Gateway.Complete(b.Payment.ID)
+	address := prefix + "candidate:email:" + b.Code
+	w.rdb.Del(t.Context(), address)
+	w.wantSweep(t, booking.DefaultHold, "confirmed")
+	w.log.take()
+	w.wantSweep(t, time.Minute, "unsendable")
+	if got := w.log.take(); len(got) != 1 || !strings.Contains(got[0], "mend the address") {
+		t.Errorf("errors in the log: got %q, want one that says what to do", got)
+	}
+	w.wantSweep(t, 9*time.Minute)
+	w.wantSweep(t, time.Minute, "unsendable")
+	w.Want(t, b, booking.PhasePaid, booking.StatePaid)
+	w.rdb.Set(t.Context(), address, bookingtest.Email(1), 0)
+	w.wantSweep(t, 10*time.Minute, "resumed")
+	w.wantPaid(t, b)
 }
 
 // Doubt.

@@ -11,7 +11,10 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"holdfast/internal/booking"
 )
@@ -90,15 +93,15 @@ type Rebuilt struct {
 	booking.Applied
 	Paid, Held int
 	// Released counts records past their deadline that the gateway says are not
-	// paid; Doubtful those that it gave no word on, whose seats are kept.
+	// paid; Doubtful those whose seats are kept because it gave no word, or because
+	// an execute call had been announced.
 	Released, Doubtful int
 	// Unreadable counts records that could not be read.
 	Unreadable int
 }
 
-// inFlight is how long an execute call may still be on its way that a process
-// sent before the ledger was lost.
-const inFlight = time.Minute
+// queryWidth is how many payments are asked about at a time.
+const queryWidth = 32
 
 // Rebuild restores an empty seat ledger from the store: records past their
 // deadline first come to their end by the gateway's word, then rows and counters
@@ -184,16 +187,17 @@ func (o *Ops) latestEpoch(ctx context.Context, out *Rebuilt) (string, error) {
 }
 
 // seats picks the record that is each candidate's seat: the paid one, else the
-// newest that is held. Held ones past their deadline, or beside the seat, are
-// ended by the gateway's word.
+// newest that is held, or was refused while its seat is still within its time.
+// Held ones past their deadline, or beside the seat, are ended by the gateway's
+// word.
 func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, out *Rebuilt) (map[string]booking.Record, error) {
 	seats := map[string]booking.Record{}
-	var beside []booking.Record
+	var ask []booking.Record
 	for rec, err := range o.Store.Records(ctx) {
 		if err != nil {
 			return nil, fmt.Errorf("scan records: %w", err)
 		}
-		if rec.Epoch != epoch || rec.State == booking.StateReleased {
+		if rec.Epoch != epoch || !mayHaveASeat(rec, now) {
 			continue
 		}
 		there, taken := seats[rec.Code]
@@ -202,56 +206,76 @@ func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, out *Rebui
 			seats[rec.Code] = rec
 		case there.State == booking.StatePaid && rec.State == booking.StatePaid:
 			return nil, fmt.Errorf("candidate %.8s has two paid records, attempts %s and %s: give one back first", rec.CandidateHash, there.Attempt, rec.Attempt)
-		case rec.State == booking.StatePaid || (there.State == booking.StateHeld && rec.Attempt > there.Attempt):
+		case rec.State == booking.StatePaid || (there.State != booking.StatePaid && rec.Attempt > there.Attempt):
 			seats[rec.Code] = rec
-			beside = append(beside, there)
+			ask = append(ask, there)
 		default:
-			beside = append(beside, rec)
+			ask = append(ask, rec)
 		}
 	}
-	for code, rec := range seats {
-		if rec.State != booking.StateHeld || now.Before(rec.Deadline) {
-			continue
-		}
-		ended, err := o.end(ctx, rec, now, out)
-		if err != nil {
-			return nil, err
-		}
-		if ended {
-			delete(seats, code)
+	for _, rec := range seats {
+		if rec.State == booking.StateHeld && !now.Before(rec.Deadline) {
+			ask = append(ask, rec)
 		}
 	}
-	for _, rec := range beside {
-		ended, err := o.end(ctx, rec, now, out)
-		if err != nil {
-			return nil, err
-		}
-		if !ended {
+	ended, err := o.end(ctx, ask, now, out)
+	if err != nil {
+		return nil, err
+	}
+	for _, rec := range ask {
+		seat, its := seats[rec.Code], seats[rec.Code].Attempt == rec.Attempt
+		switch {
+		case its && ended[rec.Attempt]:
+			delete(seats, rec.Code)
+		case !its && rec.State == booking.StateHeld && !ended[rec.Attempt]:
 			o.Log.ErrorContext(ctx, "a second record of one candidate may be paid: check it against the gateway",
-				"attempt", rec.Attempt, "payment", rec.PaymentID)
+				"attempt", rec.Attempt, "payment", rec.PaymentID, "seat", seat.Attempt)
 		}
 	}
 	return seats, nil
 }
 
-// end releases a record that the gateway says is not paid. A completed one keeps
-// its seat, and the reconciler confirms it; so does one without an answer.
-func (o *Ops) end(ctx context.Context, rec booking.Record, now time.Time, out *Rebuilt) (bool, error) {
-	charge, err := o.Gateway.Query(ctx, rec.PaymentID)
-	switch {
-	case err != nil || charge.Status == booking.ChargeUnknown:
-		out.Doubtful++
-		return false, nil
-	case charge.Status == booking.ChargeCompleted:
-		return false, nil
-	case now.Before(rec.Deadline.Add(inFlight)):
-		return false, nil // an execute call may still be on its way
+// mayHaveASeat: a refused attempt's payment is over, its seat is not before the
+// deadline.
+func mayHaveASeat(rec booking.Record, now time.Time) bool {
+	return rec.State != booking.StateReleased || (rec.Refused() && now.Before(rec.Deadline))
+}
+
+// end releases the held records that the gateway says are not paid, and tells
+// which. It never does when an execute call had been announced: "not paid" may
+// have been said before that call came to its end, so the reconciler takes those
+// over, and asks again. Nor when there is no answer, or money has moved.
+func (o *Ops) end(ctx context.Context, records []booking.Record, now time.Time, out *Rebuilt) (map[string]bool, error) {
+	var mu sync.Mutex
+	ended := map[string]bool{}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(queryWidth)
+	for _, rec := range records {
+		if rec.State != booking.StateHeld {
+			continue
+		}
+		g.Go(func() error {
+			charge, err := o.Gateway.Query(ctx, rec.PaymentID)
+			unclear := err != nil || charge.Status == booking.ChargeUnknown
+			if unclear || charge.Status == booking.ChargeCompleted || !rec.ExecuteAt.IsZero() {
+				mu.Lock()
+				defer mu.Unlock()
+				if unclear || charge.Status != booking.ChargeCompleted {
+					out.Doubtful++
+				}
+				return nil
+			}
+			if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, booking.ReasonLapsed, now); err != nil {
+				return fmt.Errorf("release record: %w", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out.Released++
+			ended[rec.Attempt] = true
+			return nil
+		})
 	}
-	if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, booking.ReasonLapsed, now); err != nil {
-		return false, fmt.Errorf("release record: %w", err)
-	}
-	out.Released++
-	return true, nil
+	return ended, g.Wait()
 }
 
 func restoredRow(rec booking.Record, now time.Time) booking.RestoredRow {
@@ -267,23 +291,24 @@ func restoredRow(rec booking.Record, now time.Time) booking.RestoredRow {
 			Currency:   rec.Currency,
 			Deadline:   rec.Deadline.UnixMilli(),
 			Payment:    rec.PaymentID,
+			Doubt:      rec.State == booking.StateHeld && !rec.ExecuteAt.IsZero(),
 		},
+		Look:    rec.Deadline,
 		Payment: booking.Payment{ID: rec.PaymentID, URL: rec.PaymentURL, Signature: rec.Signature},
 	}
-	if rec.State != booking.StatePaid {
-		r.Look = now.Add(inFlight)
-		if rec.Deadline.After(r.Look) {
-			r.Look = rec.Deadline
-		}
-		return r
-	}
-	r.Row.Phase = booking.PhasePaid
-	r.Row.Transaction = rec.Transaction
-	r.Row.PaidAt = rec.PaidAt.UnixMilli()
-	r.Row.RecordDone = true
-	r.Row.MailDone = rec.Mail == booking.MailSent
-	if !r.Row.MailDone {
+	switch rec.State {
+	case booking.StateReleased:
+		r.Row.Phase, r.Row.Released = booking.PhaseRefused, true
+	case booking.StatePaid:
+		r.Row.Phase = booking.PhasePaid
+		r.Row.Transaction = rec.Transaction
+		r.Row.PaidAt = rec.PaidAt.UnixMilli()
+		r.Row.RecordDone = true
+		r.Row.MailDone = rec.Mail == booking.MailSent
 		r.Look = now
+		if r.Row.MailDone {
+			r.Look = time.Time{}
+		}
 	}
 	return r
 }

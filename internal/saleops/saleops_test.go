@@ -317,23 +317,79 @@ func TestRebuild_EveryKindOfRecord(t *testing.T) {
 	w.Books.CheckAtRest(t)
 }
 
-// An execute call of a process that lived through the loss may still be on its
-// way: its seat is kept, and looked at when no call can be.
-func TestRebuild_JustPastTheDeadlineIsNotEnded(t *testing.T) {
-	w := open(t)
-	b := w.Paying(t, 1, "N1", "p", time.Minute)
-	w.Clock.Advance(booking.DefaultHold + 10*time.Second)
-	w.lose(t)
-	if out := w.mustRebuild(t); out.Held != 1 || out.Released != 0 {
-		t.Errorf("rebuilt: got %+v, want the seat kept", out)
+// An execute call that was announced before the loss may still come to its end,
+// whenever it was sent: "not paid" is not believed, in time or past the deadline.
+func TestRebuild_AnnouncedExecuteIsNotEndedOnOneAnswer(t *testing.T) {
+	for _, after := range []time.Duration{time.Minute, booking.DefaultHold + 10*time.Second, time.Hour} {
+		t.Run(after.String(), func(t *testing.T) {
+			w := open(t)
+			moves, never := w.Paying(t, 1, "N1", "p", time.Minute), w.Paying(t, 2, "N1", "q", time.Minute)
+			for _, b := range []bookingtest.Booking{moves, never} {
+				if err := w.Store.Announce(t.Context(), b.Record, w.Clock.Now()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Clock.Advance(after)
+			w.lose(t)
+			if out := w.mustRebuild(t); out.Held != 2 || out.Released != 0 {
+				t.Errorf("rebuilt: got %+v, want both seats kept", out)
+			}
+			w.resume(t)
+			w.sweep(t, booking.DefaultHold) // asked, executed once more: not finished
+			w.Want(t, moves, booking.PhasePaying, booking.StateHeld)
+			w.Want(t, never, booking.PhasePaying, booking.StateHeld)
+			w.Gateway.Complete(moves.Payment.ID) // the call comes to its end after all
+			w.sweep(t, 6*time.Minute)
+			w.sweep(t, time.Minute)
+			w.Want(t, moves, booking.PhasePaid, booking.StatePaid)
+			w.Want(t, never, "", booking.StateReleased)
+			w.Books.CheckAtRest(t)
+		})
 	}
-	w.Gateway.Complete(b.Payment.ID) // it arrives
-	w.resume(t)
-	w.sweep(t, 30*time.Second)
-	w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
-	w.sweep(t, 31*time.Second)
-	w.Want(t, b, booking.PhasePaid, booking.StatePaid)
+}
+
+// Nobody announced an execute call, so none is on its way.
+func TestRebuild_JustPastTheDeadlineIsEnded(t *testing.T) {
+	w := open(t)
+	b := w.Held(t, 1, "N1")
+	w.Clock.Advance(booking.DefaultHold + time.Second)
+	w.lose(t)
+	if out := w.mustRebuild(t); out.Held != 0 || out.Released != 1 {
+		t.Errorf("rebuilt: got %+v, want the seat free", out)
+	}
+	w.Want(t, b, "", booking.StateReleased)
 	w.Books.CheckAtRest(t)
+}
+
+// A refused payment is over, its seat is not: the candidate books again.
+func TestRebuild_RefusedSeatIsKeptUntilItsDeadline(t *testing.T) {
+	w := open(t)
+	b, late := w.Refused(t, 1, "N1"), w.Refused(t, 2, "N1")
+	for _, b := range []bookingtest.Booking{b, late} {
+		if err := w.Store.Release(t.Context(), b.Record.CandidateHash, b.Attempt, b.Payment.ID, booking.ReasonRefused+" 2023", w.Clock.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.lose(t)
+	if out := w.mustRebuild(t); out.Held != 2 {
+		t.Errorf("rebuilt: got %+v, want both seats kept", out)
+	}
+	w.Want(t, b, booking.PhaseRefused, booking.StateReleased)
+	w.resume(t)
+	again := w.Held(t, 1, "N1")
+	w.pays(t, again)
+	w.sweep(t, booking.DefaultHold)
+	for range 3 { // the mail's claim has to end
+		w.sweep(t, time.Minute)
+	}
+	w.Want(t, again, booking.PhasePaid, booking.StatePaid)
+	w.Want(t, late, "", booking.StateReleased)
+	w.Books.CheckAtRest(t)
+
+	w.lose(t)
+	if out := w.mustRebuild(t); out.Held != 0 || out.Paid != 1 {
+		t.Errorf("rebuilt past the deadline: got %+v, want the paid seat alone", out)
+	}
 }
 
 func TestRebuild_TwoHeldRecordsOfOneCandidate(t *testing.T) {

@@ -51,6 +51,7 @@ type Gateway interface {
 type Store interface {
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
+	Announce(ctx context.Context, r booking.Record, at time.Time) error
 	Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, payment string) (booking.Record, error)
@@ -129,9 +130,9 @@ func New(d Deps) (*Service, error) {
 // wrong signature: such a return causes no call to the gateway.
 func (s *Service) Issued(ctx context.Context, payment, signature string) (code, attempt string, err error) {
 	is, err := s.Ledger.Issued(ctx, payment)
-	if errors.Is(err, booking.ErrNotFound) || errors.Is(err, booking.ErrUnreadable) {
-		// The stash has lapsed, Redis was lost, or another version wrote it: the
-		// record knows.
+	if err != nil {
+		// The stash has lapsed, Redis was lost or is away, or another version wrote
+		// it: the record knows.
 		var rec booking.Record
 		rec, err = s.Store.RecordByPayment(ctx, payment)
 		is = booking.Issued{Code: rec.Code, Attempt: rec.Attempt, Payment: booking.Payment{Signature: rec.Signature}}
@@ -183,6 +184,10 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 		return nil
 	case err != nil:
 		return err
+	}
+	// The record outlives a lost Redis: a rebuild must know that money may move.
+	if err := s.Store.Announce(ctx, rec, s.Now()); err != nil {
+		return errors.Join(fmt.Errorf("announce execute: %w", err), s.endPay(ctx, code, attempt, token, booking.PhaseHeld))
 	}
 	// From here money may move: the row is 'paying' until its end, whatever
 	// becomes of this process.
@@ -321,49 +326,58 @@ func (s *Service) record(ctx context.Context, code string, p booking.Paid) error
 }
 
 // mail sends the confirmation under a lease in the record, so that two processes
-// do not both send it.
+// do not both send it. An error that is booking.ErrUnsendable is for a person.
 func (s *Service) mail(ctx context.Context, code string, p booking.Paid) error {
 	rec := p.Record
-	to, err := s.Ledger.Email(ctx, code)
-	if err != nil {
-		s.mails.WithLabelValues("no_address").Inc()
-		return fmt.Errorf("address on file: %w", err)
-	}
-	claim, now := rand.Text(), s.Now()
-	mine, err := s.Store.ClaimMail(ctx, rec.CandidateHash, rec.Attempt, claim, now, now.Add(mailLease))
-	if err != nil {
-		return fmt.Errorf("claim mail: %w", err)
-	}
-	if mine {
-		sale, err := s.Sale.Sale(ctx)
-		if err != nil {
-			return fmt.Errorf("sale for the mail: %w", err)
-		}
-		level, _ := sale.Level(rec.Level)
-		rec.State, rec.Transaction, rec.PaidAt = booking.StatePaid, p.Transaction, p.PaidAt
-		err = s.Mailer.Send(ctx, booking.Mail{
-			To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
-		})
-		if err != nil {
-			s.mails.WithLabelValues("failed").Inc()
-			return fmt.Errorf("send mail: %w", err)
-		}
-		s.mails.WithLabelValues("sent").Inc()
-		if err := s.mailSent(ctx, rec, claim); err != nil {
-			return fmt.Errorf("mark mail sent: %w", err)
-		}
-	}
 	there, err := s.Store.Record(ctx, rec.CandidateHash, rec.Attempt)
 	if err != nil {
 		return fmt.Errorf("read the record's mail state: %w", err)
 	}
 	if there.Mail != booking.MailSent {
-		return nil // another sender is at work; the next look sees its end
+		mine, err := s.sendMail(ctx, code, p)
+		if err != nil || !mine {
+			return err // another sender is at work; the next look sees its end
+		}
 	}
 	if err := s.Ledger.MailDone(ctx, code, rec.Attempt); err != nil {
 		return fmt.Errorf("mark mail done: %w", err)
 	}
 	return nil
+}
+
+func (s *Service) sendMail(ctx context.Context, code string, p booking.Paid) (mine bool, err error) {
+	rec := p.Record
+	to, err := s.Ledger.Email(ctx, code)
+	if errors.Is(err, booking.ErrNotFound) {
+		s.mails.WithLabelValues("no_address").Inc()
+		return false, fmt.Errorf("no address on file: %w", booking.ErrUnsendable)
+	}
+	if err != nil {
+		return false, fmt.Errorf("address on file: %w", err)
+	}
+	sale, err := s.Sale.Sale(ctx)
+	if err != nil {
+		return false, fmt.Errorf("sale for the mail: %w", err)
+	}
+	level, _ := sale.Level(rec.Level)
+	claim, now := rand.Text(), s.Now()
+	mine, err = s.Store.ClaimMail(ctx, rec.CandidateHash, rec.Attempt, claim, now, now.Add(mailLease))
+	if err != nil || !mine {
+		return false, err
+	}
+	rec.State, rec.Transaction, rec.PaidAt = booking.StatePaid, p.Transaction, p.PaidAt
+	err = s.Mailer.Send(ctx, booking.Mail{
+		To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
+	})
+	if err != nil {
+		s.mails.WithLabelValues("failed").Inc()
+		return true, fmt.Errorf("send mail: %w", err)
+	}
+	s.mails.WithLabelValues("sent").Inc()
+	if err := s.mailSent(ctx, rec, claim); err != nil {
+		return true, fmt.Errorf("mark mail sent: %w", err)
+	}
+	return true, nil
 }
 
 // mailSent is tried more than once: a mail whose sending is not written down is

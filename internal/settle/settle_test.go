@@ -41,6 +41,9 @@ func TestReturn_CompletedPaymentIsAPaidSeat(t *testing.T) {
 
 	row, rec := w.Row(t, b.Code), w.record(t, b)
 	want := b.Record
+	if want.ExecuteAt = rec.ExecuteAt; want.ExecuteAt.IsZero() {
+		t.Error("record: the execute call was not announced in it")
+	}
 	want.State, want.Transaction, want.PaidAt, want.Mail, want.TTL = booking.StatePaid, "TX"+b.Payment.ID, time.UnixMilli(row.PaidAt).UTC(), booking.MailSent, time.Time{}
 	if diff := cmp.Diff(want, rec); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
@@ -50,7 +53,7 @@ func TestReturn_CompletedPaymentIsAPaidSeat(t *testing.T) {
 		To: bookingtest.Email(1), Sale: "demo", LevelName: "N1 Advanced",
 		BookingURL: "https://sale.test/result?booking=" + b.Code + b.Attempt, Record: want,
 	}
-	mail.Record.TTL = w.Mailer.Sent()[0].Record.TTL // says nothing to a reader
+	mail.Record.TTL, mail.Record.ExecuteAt = w.Mailer.Sent()[0].Record.TTL, time.Time{} // say nothing to a reader
 	if diff := cmp.Diff(mail, w.Mailer.Sent()[0]); diff != "" {
 		t.Errorf("mail (-want +got):\n%s", diff)
 	}

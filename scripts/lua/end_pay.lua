@@ -19,5 +19,7 @@ if ARGV[5] == 'held' and row.taken_over then return {'taken_over', raw, now} end
 leave_paying(row)
 row.phase, row.ended_by = ARGV[5], ARGV[4]
 local look = row.deadline
-if row.phase == 'refused' then look = math.min(look, now + LOOK_REFUSED) end
+if row.phase == 'refused' then
+  look, row.doubt = math.min(look, now + LOOK_REFUSED), nil
+end
 return {'ended', save(ARGV[2], row, look), now}

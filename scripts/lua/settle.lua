@@ -17,5 +17,5 @@ if row.phase == 'paid' then
 end
 if row.payment ~= ARGV[4] then return {'not_owner', raw, now} end
 leave_paying(row)
-row.phase, row.transaction, row.paid_at = 'paid', ARGV[5], now
+row.phase, row.transaction, row.paid_at, row.doubt = 'paid', ARGV[5], now, nil
 return {'paid', save(ARGV[2], row, now + LOOK_PAID), now}

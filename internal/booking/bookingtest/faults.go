@@ -52,6 +52,7 @@ const (
 
 	OpPutHeld       Op = "put held record"
 	OpMarkPaid      Op = "mark record paid"
+	OpAnnounce      Op = "announce execute"
 	OpReleaseRecord Op = "release record"
 	OpClaimMail     Op = "claim mail"
 	OpMailSent      Op = "mark mail sent"

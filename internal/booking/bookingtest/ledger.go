@@ -39,6 +39,7 @@ type LedgerDriver interface {
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
 	Email(ctx context.Context, code string) (string, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
+	ReleasesPutOff() bool
 }
 
 // Ledger is a seat ledger whose calls can be broken.

@@ -15,6 +15,7 @@ import (
 type StoreDriver interface {
 	PutHeld(ctx context.Context, rec booking.Record) (booking.Record, bool, error)
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
+	Announce(ctx context.Context, rec booking.Record, at time.Time) error
 	Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, paymentID string) (booking.Record, error)
@@ -48,6 +49,12 @@ func (s Store) PutHeld(ctx context.Context, rec booking.Record) (booking.Record,
 // MarkPaid can be broken.
 func (s Store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error) {
 	return do(s.Faults, OpMarkPaid, ErrKept, func() (booking.Record, error) { return s.StoreDriver.MarkPaid(ctx, p) })
+}
+
+// Announce can be broken.
+func (s Store) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
+	_, err := do(s.Faults, OpAnnounce, ErrKept, nothing(func() error { return s.StoreDriver.Announce(ctx, rec, at) }))
+	return err
 }
 
 // Release can be broken.
