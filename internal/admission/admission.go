@@ -347,12 +347,12 @@ func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, chec
 		g.metrics.admissions.WithLabelValues("breaker").Inc()
 		return booking.Seat{}, fmt.Errorf("admit: replicas do not acknowledge: %w: %w", booking.ErrTryAgain, booking.ErrNotAcknowledged)
 	}
-	seat, err := g.seat(a)
+	seat, err := g.seat(ctx, a)
 	g.metrics.admissions.WithLabelValues(admissionOutcome(a.word, err)).Inc()
 	return seat, err
 }
 
-func (g *Gate) seat(a answer) (booking.Seat, error) {
+func (g *Gate) seat(ctx context.Context, a answer) (booking.Seat, error) {
 	switch a.word {
 	case "admitted", "taken_over", "replay":
 		if !a.acked {
@@ -379,7 +379,7 @@ func (g *Gate) seat(a answer) (booking.Seat, error) {
 	case "unknown", "damaged":
 		err := ledgerError(a)
 		if last := g.complained.Load(); time.Since(time.Unix(0, last)) > complainEvery && g.complained.CompareAndSwap(last, time.Now().UnixNano()) {
-			g.log.Error("seat ledger refuses to decide", "error", err)
+			g.log.ErrorContext(ctx, "seat ledger refuses to decide", "error", err)
 		}
 		return booking.Seat{}, fmt.Errorf("%w: %w", booking.ErrTryAgain, err)
 	}

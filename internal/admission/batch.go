@@ -337,6 +337,6 @@ func (g *Gate) undoOn(conn *redis.Conn, seats []seatToUndo) {
 	}
 	_, err := pipe.Exec(ctx)
 	if err := errors.Join(append(errs, err)...); err != nil {
-		g.log.Warn("undo of an admission did not go through; the reconciler gives the seat back", "seats", len(seats), "error", err)
+		g.log.WarnContext(ctx, "undo of an admission did not go through; the reconciler gives the seat back", "seats", len(seats), "error", err)
 	}
 }

@@ -331,7 +331,9 @@ func TestBreaker_WatchFindsTheReplicaAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func() error {
-		if l.Admit(t.Context(), request(1, "N1"), suffix(), false); !l.BreakerOpen() {
+		_, err := l.Admit(t.Context(), request(1, "N1"), suffix(), false)
+		wantErr(t, "replica gone", err, booking.ErrTryAgain)
+		if !l.BreakerOpen() {
 			return errors.New("closed")
 		}
 		return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -78,7 +77,7 @@ func newLedger(t *testing.T, rdb *redis.Client, acks int) *ledger {
 		t.Fatal(err)
 	}
 	l.Gate, err = admission.New(rdb, admission.Options{
-		Keys: keys, Acks: acks, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Registerer: l.reg,
+		Keys: keys, Acks: acks, Log: slog.New(slog.DiscardHandler), Registerer: l.reg,
 		ClockOffset: func() time.Duration { return time.Duration(l.offset.Load()) },
 	})
 	if err != nil {

@@ -76,7 +76,7 @@ func newFleet(t *testing.T, redisAddr, acks string, sale booking.Sale, apis int)
 		t.Fatal(err)
 	}
 	f.gate, err = admission.New(rdb, admission.Options{
-		Keys: keys, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Registerer: prometheus.NewRegistry(),
+		Keys: keys, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -70,7 +70,8 @@ func StartProgram(t testing.TB, name string, args []string, env map[string]strin
 		t.Fatal(err)
 	}
 	p := &Program{exited: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(self, args...)
+	// Not t.Context(): that ends before Cleanup, which shows what the program said.
+	p.cmd = exec.CommandContext(context.Background(), self, args...)
 	p.cmd.Env = append(os.Environ(), programVar+"="+name)
 	for k, v := range env {
 		p.cmd.Env = append(p.cmd.Env, k+"="+v)
