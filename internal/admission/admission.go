@@ -82,6 +82,10 @@ type Gate struct {
 	levels    atomic.Pointer[[]string]
 	clock     serverClock
 	group     group
+	// admitKeys are the keys that every admission shares, and totalKey, as the
+	// client wants them: made once, since a rejection should cost almost nothing.
+	admitKeys []any
+	totalKey  any
 	breaker   breaker
 	// complained is when a request last complained of the ledger, Unix ns: one line
 	// for all requests, not one each.
@@ -97,6 +101,10 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 		o.ClockOffset = func() time.Duration { return 0 }
 	}
 	g := &Gate{rdb: rdb, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset, log: o.Log, metrics: newMetrics(o.Registerer)}
+	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid()) {
+		g.admitKeys = append(g.admitKeys, k)
+	}
+	g.totalKey = o.Keys.total()
 	g.healthy.Store(1)
 	g.group.most = waitingMost
 	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen
@@ -324,19 +332,20 @@ func retryable(err error) bool {
 // booking.NewAttemptSuffix's, made for this call alone. With check nothing is
 // taken, and a free seat is booking.ErrWouldAdmit.
 func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	j := &job{ctx: ctx, req: r, suffix: suffix, mode: "take", body: bodyHash(r), signal: make(chan signal, 1)}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+	}
+	j := &job{ctx: ctx, req: r, suffix: suffix, mode: "take", signal: make(chan signal, 1)}
 	// With the breaker open nothing is taken: a free seat is "try again", and so is
 	// a repeated request, whose seat cannot be acknowledged now.
 	refuse := g.breaker.isOpen()
 	if check || refuse {
 		j.mode = "check"
 	}
-	j.keys = append(g.keys.base(), g.keys.config(), g.keys.open(), g.keys.opensAt(), g.keys.valid(),
-		g.keys.email(r.Code), g.keys.total(), g.keys.level(r.Level))
 	if r.Key != "" {
-		j.keys = append(j.keys, g.keys.idem(r.Code, r.Key))
+		j.idem, j.body = g.keys.idem(r.Code, r.Key), bodyHash(r)
 	}
 	a, err := g.admitTogether(j)
 	if err != nil {

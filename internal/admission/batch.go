@@ -32,8 +32,8 @@ type job struct {
 	req    booking.Request
 	suffix string
 	mode   string
-	keys   []string
-	body   string
+	idem   string // key of the idempotency entry, or ""
+	body   string // hash of what was asked for; only with a key
 
 	// signal carries one message: the turn to lead, or the outcome.
 	signal chan signal
@@ -297,10 +297,16 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wai
 }
 
 func (g *Gate) admitArgs(j *job, verb, script string) []any {
-	args := make([]any, 0, 3+len(j.keys)+8)
-	args = append(args, verb, script, len(j.keys))
-	for _, k := range j.keys {
-		args = append(args, k)
+	n := len(g.admitKeys) + 3
+	if j.idem != "" {
+		n++
+	}
+	args := make([]any, 0, 3+n+8)
+	args = append(args, verb, script, n)
+	args = append(args, g.admitKeys...)
+	args = append(args, g.keys.email(j.req.Code), g.totalKey, g.keys.level(j.req.Level))
+	if j.idem != "" {
+		args = append(args, j.idem)
 	}
 	return append(args, g.offset().Milliseconds(), j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
 }

@@ -48,7 +48,7 @@ func RunWorker(ctx context.Context, getenv func(string) string, stderr io.Writer
 	g, running := errgroup.WithContext(ctx)
 	g.Go(func() error { return w.Run(running) })
 	if admin != nil {
-		s := newServer(obs.Admin(reg, d.Store.Ping), log)
+		s := NewServer(obs.Admin(reg, d.Store.Ping), log)
 		s.WriteTimeout = 0 // a profile takes as long as it was asked to
 		g.Go(func() error { return serve(s, admin) })
 		g.Go(func() error { <-running.Done(); return s.Close() })

@@ -64,12 +64,34 @@ func NormalizeEmail(email string) (string, error) {
 	if len(e) > maxEmail || !utf8.ValidString(e) || at < 1 || at == len(e)-1 || strings.Count(e, "@") != 1 {
 		return "", fmt.Errorf("email: %w", ErrInvalidRequest)
 	}
-	for _, r := range e {
-		if unicode.IsSpace(r) || unicode.IsControl(r) || !unicode.IsPrint(r) || strings.ContainsRune(`<>,;"()\`, r) {
-			return "", fmt.Errorf("email: %w", ErrInvalidRequest)
+	for i := 0; i < len(e); i++ {
+		if plainEmail[e[i]] {
+			continue
 		}
+		if err := checkEmail(e); err != nil {
+			return "", err
+		}
+		break
 	}
 	return e, nil
+}
+
+// plainEmail are the bytes that any address may hold, so that only others are
+// looked at closely.
+var plainEmail = func() (plain [256]bool) {
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyz0123456789.-_+@") {
+		plain[c] = true
+	}
+	return plain
+}()
+
+func checkEmail(e string) error {
+	for _, r := range e {
+		if unicode.IsSpace(r) || unicode.IsControl(r) || !unicode.IsPrint(r) || strings.ContainsRune(`<>,;"()\`, r) {
+			return fmt.Errorf("email: %w", ErrInvalidRequest)
+		}
+	}
+	return nil
 }
 
 // CandidateHash is the SHA-256 of a normalised code in lower-case hex: the

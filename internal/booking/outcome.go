@@ -36,6 +36,24 @@ func Outcomes() []error {
 	}
 }
 
+var outcomes = Outcomes()
+
+// IsOutcome tells whether a request can end with the error as it is. A bare
+// sentinel, which most refusals are, costs a few comparisons.
+func IsOutcome(err error) bool {
+	for _, o := range outcomes {
+		if err == o { //nolint:errorlint // the quick way; the loop below unwraps
+			return true
+		}
+	}
+	for _, o := range outcomes {
+		if errors.Is(err, o) {
+			return true
+		}
+	}
+	return false
+}
+
 // Acknowledged answers of the seat ledger's scripts, other than success. A
 // caller that gets one of these may rest an effect on it; an answer that was
 // not acknowledged is ErrNotAcknowledged and says nothing.

@@ -194,10 +194,8 @@ func (s *Service) refusal(ctx context.Context, r booking.Request, err error) err
 		}
 		return dup
 	}
-	for _, o := range booking.Outcomes() {
-		if errors.Is(err, o) {
-			return err
-		}
+	if booking.IsOutcome(err) {
+		return err
 	}
 	return fmt.Errorf("%w: %w", booking.ErrTryAgain, err)
 }

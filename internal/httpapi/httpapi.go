@@ -81,10 +81,11 @@ type Deps struct {
 // Server is the edge as an http.Handler.
 type Server struct {
 	Deps
-	handler  http.Handler
-	metrics  *metrics
-	draining atomic.Bool
-	decoy    decoy
+	handler    http.Handler
+	metrics    *metrics
+	draining   atomic.Bool
+	decoy      decoy
+	refusalLog sampler
 }
 
 // New checks its dependencies and builds the routes.

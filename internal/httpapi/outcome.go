@@ -49,6 +49,11 @@ var internal = outcome{status: http.StatusInternalServerError, slug: "internal",
 
 // classify finds the outcome of an error; an opaque 500 for one it does not know.
 func classify(err error) outcome {
+	for i := range outcomes {
+		if err == outcomes[i].err { //nolint:errorlint // the quick way for a bare sentinel; the loop below unwraps
+			return outcomes[i]
+		}
+	}
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
 			return o
@@ -122,6 +127,21 @@ func (p problem) write(w http.ResponseWriter) error {
 	if p.retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(p.retry))
 	}
+	if p.OpensAt == nil && !p.Paid && p.PaymentURL == "" && p.SecondsLeft == nil {
+		// A plain refusal, of which there are very many: its texts are ours, ASCII
+		// without quotes, and a level's id holds nothing to escape.
+		b := make([]byte, 0, 256)
+		b = append(append(append(b, `{"error":"`...), p.Error...), `","message":"`...)
+		b = append(append(append(b, p.Message...), `","request_id":"`...), p.RequestID...)
+		if p.Reason != "" {
+			b = append(append(b, `","reason":"`...), p.Reason...)
+		}
+		if p.Level != "" {
+			b = append(append(b, `","level":"`...), p.Level...)
+		}
+		writeJSON(w, p.status, append(b, "\"}\n"...))
+		return nil
+	}
 	return reply(w, p.status, p)
 }
 
@@ -131,11 +151,20 @@ func reply(w http.ResponseWriter, status int, v any) error {
 	if err != nil {
 		return err
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the client may have left
+	writeJSON(w, status, append(body, '\n'))
 	return nil
+}
+
+// Header values, in the form that the header map keeps them: made once.
+var (
+	typeJSON = []string{"application/json; charset=utf-8"}
+	noStore  = []string{"no-store"}
+	noSniff  = []string{"nosniff"}
+)
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"], h["X-Content-Type-Options"] = typeJSON, noStore, noSniff
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have left
 }

@@ -2,13 +2,14 @@ package httpapi
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -39,6 +40,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
+// requestID tells requests apart in logs; it is no secret.
+func requestID() string {
+	return strconv.FormatUint(rand.Uint64()|1<<63, 36) // 13 characters
+}
+
 type handler func(w http.ResponseWriter, r *http.Request) error
 
 // unlogged is set on the event of a request that leaves no log line.
@@ -51,7 +57,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		ctx, ev := obs.WithEvent(r.Context())
-		ev.RequestID = rand.Text()
+		ev.RequestID = requestID()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
 		ww.Header().Set("X-Request-Id", ev.RequestID)
 		defer func() {
@@ -88,6 +94,13 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.Wrap
 	if ev.Outcome == unlogged {
 		return
 	}
+	var dropped int64
+	if refusals[ev.Outcome] {
+		var ok bool
+		if ok, dropped = s.refusalLog.allow(time.Now()); !ok {
+			return
+		}
+	}
 	level := slog.LevelInfo
 	if status >= http.StatusInternalServerError && ev.Outcome == internal.slug {
 		level = slog.LevelError
@@ -95,7 +108,34 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.Wrap
 	attrs := append([]slog.Attr{
 		slog.String("route", pattern), slog.String("method", r.Method), slog.Int("code", status), slog.Float64("took_ms", float64(took.Microseconds())/1000),
 	}, ev.Attrs()...)
+	if dropped > 0 {
+		attrs = append(attrs, slog.Int64("refusals_not_logged", dropped))
+	}
 	s.Log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// refusals are the outcomes that come by the hundred thousand in a rush. Their log
+// lines are sampled, their counters are not: in one second the first
+// refusalsLogged of a process are written, and the next line that is says how many
+// were not.
+var refusals = map[string]bool{"duplicate": true, "level_full": true, "closed": true, "try_again": true}
+
+const refusalsLogged = 100
+
+type sampler struct {
+	second, n, dropped atomic.Int64
+}
+
+// allow tells whether a line may be written, and how many were not since the last.
+func (s *sampler) allow(now time.Time) (ok bool, dropped int64) {
+	if second := now.Unix(); s.second.Swap(second) != second {
+		s.n.Store(0)
+	}
+	if s.n.Add(1) > refusalsLogged {
+		s.dropped.Add(1)
+		return false, 0
+	}
+	return true, s.dropped.Swap(0)
 }
 
 // answer tells a problem: a form gets a page, everyone else JSON.

@@ -32,7 +32,9 @@ if not (cap and level_cap and fee and currency and hold) then return {'damaged',
 local wanted_until = tonumber(ARGV[8])
 local expired = wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until
 
-local on_file = redis.call('GET', KEYS[9])
+-- What a refusal needs, in one call: e-mail on file, switch, counters.
+local on_file, switch, total, taken = unpack(redis.call('MGET', KEYS[9], KEYS[6], KEYS[10], KEYS[11]))
+total, taken = whole(total), whole(taken)
 local row, raw = fetch(code)
 if row == false then return {'damaged', KEYS[2], now} end
 
@@ -78,7 +80,6 @@ if row and on_file == email then
   return {'duplicate', raw, now}
 end
 
-local switch = redis.call('GET', KEYS[6])
 if switch ~= '1' then
   local at = not switch and tonumber(redis.call('GET', KEYS[7]) or '')
   if not at or now < at then return {'not_open', at and string.format('%.0f', at) or '0', now} end
@@ -86,7 +87,6 @@ end
 if redis.call('SISMEMBER', KEYS[8], code) == 0 or not on_file then return {'invalid_code', '', now} end
 if on_file ~= email then return {'email_mismatch', '', now} end
 
-local total, taken = count(KEYS[10]), count(KEYS[11])
 if not total then return {'damaged', KEYS[10], now} end
 if not taken then return {'damaged', KEYS[11], now} end
 if taken >= level_cap then return {'level_full', '', now} end

@@ -47,12 +47,13 @@ local function save(code, row, look)
   return raw
 end
 
--- count reads a counter; nil when it is missing or not a whole number >= 0.
-local function count(key)
-  local v = redis.call('GET', key)
-  if not v or not string.match(v, '^%d+$') then return nil end
-  return tonumber(v)
+-- whole reads a counter's text; nil when it is missing or not a whole number >= 0.
+local function whole(text)
+  if not text or not string.match(text, '^%d+$') then return nil end
+  return tonumber(text)
 end
+
+local function count(key) return whole(redis.call('GET', key)) end
 
 -- leave_paying takes off the row what only 'paying' and its doubt carry.
 local function leave_paying(row)
