@@ -80,9 +80,13 @@ var plan = []struct {
 		"internal/app/local": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 		"cmd/api":            {"internal/app"},
 		"cmd/worker":         {"internal/app"},
-		"cmd/seatctl":        {"internal/app"},
+		"internal/seatctl":   {anything, "internal/app"},
+		"cmd/seatctl":        {"internal/seatctl"},
 		"cmd/local":          {"internal/app", "internal/app/local"},
 		"cmd/mockgateway":    {"internal/mockgateway"},
+	}},
+	{"a benchmark measures the real rooms, on servers that it starts", map[string][]string{
+		"internal/bench": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 	}},
 	{"a stand-in or a contract suite speaks the domain's words only", map[string][]string{
 		"internal/mockgateway":           {"internal/booking"},

@@ -21,13 +21,16 @@ type Drivers struct {
 	Queue *queue.Queue
 }
 
+// storeFile is the booking store in the data folder.
+const storeFile = "store.db"
+
 // OpenDrivers opens what the configuration names; config has checked the names.
 // Several processes may open the same folder.
 func OpenDrivers(ctx context.Context, data string) (*Drivers, error) {
 	if err := os.MkdirAll(data, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	st, err := store.Open(ctx, filepath.Join(data, "store.db"))
+	st, err := store.Open(ctx, filepath.Join(data, storeFile))
 	if err != nil {
 		return nil, err
 	}

@@ -8,18 +8,27 @@ import (
 type metrics struct {
 	actions     *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
+	mismatch    *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
 		actions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_reconciler_actions_total",
-			Help: "What the reconciler did with rows that were due, by action.",
+			Help: "What the reconciler did with rows that were due and records without a row, by action.",
 		}, []string{"action"}),
 		lastSuccess: f.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_reconciler_last_success_timestamp_seconds",
 			Help: "When a sweep last looked at every due row, Unix seconds.",
 		}),
+		mismatch: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_ledger_mismatch",
+			Help: "Differences between booking store and seat ledger at the last cross-check, by kind.",
+		}, []string{"kind"}),
 	}
+	for _, kind := range Kinds() {
+		m.mismatch.WithLabelValues(string(kind))
+	}
+	return m
 }

@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type Ledger interface {
 	// ReleasesPutOff: replicas do not acknowledge, or only just do again, so payers
 	// may not have been able to pay.
 	ReleasesPutOff() bool
+	Census
 }
 
 // Gateway answers what became of a payment, and executes one at most once.
@@ -57,10 +59,12 @@ type Settler interface {
 }
 
 // Store puts a record if the attempt has none, and notes execute calls in it.
-// Safe to repeat.
+// Safe to repeat. The cross-check scans its records.
 type Store interface {
 	Announce(ctx context.Context, r booking.Record, at time.Time) error
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
+	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
+	Records(ctx context.Context) iter.Seq2[booking.Record, error]
 }
 
 // Deps is what a Reconciler is made of.
@@ -71,6 +75,8 @@ type Deps struct {
 	Store   Store
 	// Every is the time between two sweeps, Budget what one may take.
 	Every, Budget time.Duration
+	// CheckEvery is the time between two cross-checks; 0 is 5 minutes.
+	CheckEvery time.Duration
 	// Width is how many rows are worked on at a time.
 	Width int
 	// QueriesPerSecond bounds the status queries of the fleet; since one runner is
@@ -85,12 +91,16 @@ type Deps struct {
 	Registerer prometheus.Registerer
 }
 
-// Reconciler sweeps. Sweep and Run must not run at the same time in one process.
+// Reconciler sweeps and cross-checks. Of Sweep, CrossCheck and Run only one may
+// run at a time in one process.
 type Reconciler struct {
 	Deps
 	limit   *rate.Limiter
 	metrics *metrics
-	outage  atomic.Bool // said in this sweep
+	outage  atomic.Bool // said in this sweep or check
+	hint    chan struct{}
+	seen    memory       // of the last cross-check
+	counted map[Kind]int // by the last cross-check
 }
 
 const (
@@ -121,25 +131,46 @@ func New(d Deps) (*Reconciler, error) {
 	if d.Changed == nil {
 		d.Changed = func() {}
 	}
+	if d.CheckEvery <= 0 {
+		d.CheckEvery = checkEvery
+	}
 	return &Reconciler{
 		Deps:    d,
+		hint:    make(chan struct{}, 1),
 		limit:   rate.NewLimiter(rate.Limit(d.QueriesPerSecond), d.Width),
 		metrics: newMetrics(d.Registerer),
 	}, nil
 }
 
-// Run sweeps until the context ends. Sweeps never overlap. It returns nil.
+// Run sweeps and cross-checks until the context ends, one after the other; it
+// begins with both, since a change of the runner is often a change of much else.
+// It returns nil.
 func (r *Reconciler) Run(ctx context.Context) error {
-	tick := time.NewTicker(r.Every)
+	tick, checks := time.NewTicker(r.Every), time.NewTicker(r.CheckEvery)
 	defer tick.Stop()
-	for {
+	defer checks.Stop()
+	sweep := func() {
 		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
 			r.Log.ErrorContext(ctx, "sweep did not finish; the next one goes on", "error", err)
 		}
+	}
+	check := func() {
+		if _, err := r.CrossCheck(ctx); err != nil && ctx.Err() == nil {
+			r.Log.ErrorContext(ctx, "cross-check did not finish; the next one looks again", "error", err)
+		}
+	}
+	sweep()
+	check()
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			sweep()
+		case <-checks.C:
+			check()
+		case <-r.hint:
+			check()
 		}
 	}
 }

@@ -26,6 +26,7 @@ type Ledger interface {
 	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Now(ctx context.Context) (time.Time, error)
+	Census
 }
 
 // Store is read by a rebuild, and told the end of what lapsed.
@@ -88,6 +89,9 @@ func (o *Ops) LoadCandidates(ctx context.Context, list iter.Seq2[booking.Candida
 // ErrNotDrained refuses a rebuild while messages are still on their way.
 var ErrNotDrained = errors.New("queue and dead letters are not empty: a seat without its record would be lost; let the worker drain the queue and redrive the dead letters first")
 
+// ErrNotLost refuses a rebuild of a ledger that is there.
+var ErrNotLost = errors.New("the seat ledger has an epoch and is not lost")
+
 // Rebuilt is what a rebuild did.
 type Rebuilt struct {
 	booking.Applied
@@ -112,7 +116,7 @@ func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	var out Rebuilt
 	switch _, err := o.Ledger.Epoch(ctx); {
 	case err == nil:
-		return out, errors.New("rebuild: the seat ledger has an epoch and is not lost")
+		return out, fmt.Errorf("rebuild: %w", ErrNotLost)
 	case !errors.Is(err, booking.ErrLedgerUnknown):
 		return out, err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"golang.org/x/sync/errgroup"
 
+	"holdfast/internal/admission"
 	"holdfast/internal/app"
 	"holdfast/internal/booking"
 	"holdfast/internal/config"
@@ -140,7 +141,11 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	})
 	closing(func() error { return errors.Join(gatewayServer.Close(), serving.Wait()) })
 
-	cfg, err := apiConfig(s, ports, seats)
+	env, err := environment(s, ports, seats)
+	if err != nil {
+		return err
+	}
+	cfg, err := config.LoadAPI(func(name string) string { return env[name] })
 	if err != nil {
 		return err
 	}
@@ -166,6 +171,11 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	if err := prepare(ctx, s, api, worker, token, log); err != nil {
 		return err
 	}
+	forget, err := tellOperator(s, env)
+	if err != nil {
+		return err
+	}
+	closing(forget)
 	if _, err := fmt.Fprintf(stdout, "%s/\n%s/status.json\n%s/mock/payments\nhttp://%s/metrics\n",
 		cfg.PublicURL, cfg.PublicURL, ports.gatewayURL(), ports.admin.Addr()); err != nil {
 		return fmt.Errorf("print addresses: %w", err)
@@ -185,16 +195,17 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	return err
 }
 
-func apiConfig(s settings, p *ports, r *seatsRedis) (config.API, error) {
+// environment is what this run would be told as separate processes.
+func environment(s settings, p *ports, r *seatsRedis) (map[string]string, error) {
 	key, err := sealKey(filepath.Join(s.data, "seal.key"))
 	if err != nil {
-		return config.API{}, err
+		return nil, err
 	}
 	acks := "auto"
 	if r.inProcess {
 		acks = "0"
 	}
-	env := map[string]string{
+	return map[string]string{
 		"HOLDFAST_ADDR":               p.api.Addr().String(),
 		"HOLDFAST_PUBLIC_URL":         "http://" + p.api.Addr().String(),
 		"HOLDFAST_DATA":               s.data,
@@ -208,8 +219,32 @@ func apiConfig(s settings, p *ports, r *seatsRedis) (config.API, error) {
 		"HOLDFAST_GATEWAY_PASSWORD":   "local",
 		"HOLDFAST_RECONCILE_EVERY":    "5s",
 		"HOLDFAST_LINGER":             "0s", // no balancer is in front
+	}, nil
+}
+
+// tellOperator writes what seatctl needs to find this run, and forgets it at the
+// run's end: the address of Redis may be another program's by then.
+func tellOperator(s settings, env map[string]string) (forget func() error, err error) {
+	data, err := filepath.Abs(s.data)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	return config.LoadAPI(func(name string) string { return env[name] })
+	told := map[string]string{
+		"HOLDFAST_DATA":       data,
+		"HOLDFAST_KEY_PREFIX": admission.DefaultPrefix,
+		"HOLDFAST_STATUS_URL": env["HOLDFAST_PUBLIC_URL"] + "/status.json",
+	}
+	for _, name := range []string{
+		"HOLDFAST_REDIS_ADDR", "HOLDFAST_ACKS", "HOLDFAST_GATEWAY_URL", "HOLDFAST_GATEWAY_APP_KEY",
+		"HOLDFAST_GATEWAY_APP_SECRET", "HOLDFAST_GATEWAY_USERNAME", "HOLDFAST_GATEWAY_PASSWORD",
+	} {
+		told[name] = env[name]
+	}
+	path := filepath.Join(s.data, config.EnvFile)
+	if err := writeFile(path, config.FormatEnv(told)); err != nil {
+		return nil, fmt.Errorf("settings for seatctl: %w", err)
+	}
+	return func() error { return os.Remove(path) }, nil
 }
 
 // sealKey keeps the sealing key in the data folder, so that booking links still

@@ -46,6 +46,9 @@ const (
 
 	OpRecordReleased Op = "record released"
 
+	OpClose Op = "close booking"
+	OpRows  Op = "scan rows"
+
 	OpRestore    Op = "restore"
 	OpApplySale  Op = "apply sale"
 	OpCandidates Op = "add candidates"

@@ -2,6 +2,7 @@ package bookingtest
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"holdfast/internal/booking"
@@ -16,6 +17,8 @@ type LedgerDriver interface {
 	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Open(ctx context.Context) error
+	OpenAt(ctx context.Context, at time.Time) error
+	Close(ctx context.Context) error
 	Now(ctx context.Context) (time.Time, error)
 
 	Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error)
@@ -40,6 +43,11 @@ type LedgerDriver interface {
 	Email(ctx context.Context, code string) (string, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
 	ReleasesPutOff() bool
+
+	Rows(ctx context.Context) iter.Seq2[booking.DueRow, error]
+	RowsOf(ctx context.Context, codes []string) (map[string]booking.DueRow, error)
+	Looks(ctx context.Context, codes []string) (map[string]time.Time, error)
+	Count(ctx context.Context) (rows, looks int, f booking.Figures, err error)
 }
 
 // Ledger is a seat ledger whose calls can be broken.
@@ -124,6 +132,23 @@ func (l Ledger) Settle(ctx context.Context, code, attempt, payment, transaction 
 func (l Ledger) Release(ctx context.Context, code, attempt string) error {
 	_, err := ledgerCall(l.Faults, OpRelease, nothing(func() error { return l.LedgerDriver.Release(ctx, code, attempt) }))
 	return err
+}
+
+// Close can be broken.
+func (l Ledger) Close(ctx context.Context) error {
+	_, err := ledgerCall(l.Faults, OpClose, nothing(func() error { return l.LedgerDriver.Close(ctx) }))
+	return err
+}
+
+// Rows can be broken before its first row; it is then both times the same.
+func (l Ledger) Rows(ctx context.Context) iter.Seq2[booking.DueRow, error] {
+	return func(yield func(booking.DueRow, error) bool) {
+		if _, err := ledgerCall(l.Faults, OpRows, nothing(func() error { return nil })); err != nil {
+			yield(booking.DueRow{}, err)
+			return
+		}
+		l.LedgerDriver.Rows(ctx)(yield)
+	}
 }
 
 // RecordDone can be broken.

@@ -1,0 +1,20 @@
+// Command seatctl is the operator's tool: it audits a sale, and rebuilds a seat
+// ledger that was lost. Its settings come from HOLDFAST_* variables, or with
+// --data from the folder of a local run.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"holdfast/internal/seatctl"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := seatctl.Run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+	stop() // os.Exit would skip a defer
+	os.Exit(code)
+}

@@ -1,0 +1,137 @@
+package seatctl
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"holdfast/internal/app"
+	"holdfast/internal/booking"
+	"holdfast/internal/salefile"
+	"holdfast/internal/saleops"
+)
+
+type rebuildCommand struct {
+	Reason  string `help:"Why; told again in what it did." required:"" placeholder:"TEXT"`
+	Sale    string `help:"Sale file. Without it the sale that Redis still has." placeholder:"FILE"`
+	Confirm string `help:"The sale's name, instead of typing it." placeholder:"NAME"`
+	JSON    bool   `help:"Print one JSON document."`
+}
+
+// Help is kong's detailed help.
+func (*rebuildCommand) Help() string {
+	return `For a Redis that was lost: it has no epoch, says "unknown", and sells nothing.
+First every record past its deadline comes to its end by the gateway's word;
+then rows and counters are restored from the booking store, the epoch last. It
+refuses while messages are on their way, when the ledger is there, when a record
+cannot be read, and when a cap would be exceeded. Booking stays closed, and the
+candidates must be loaded again.
+
+Exit status: 0 rebuilt; 1 refused, or not finished: nothing is sold, run it
+again; 2 it could not be run.
+
+Example:
+  seatctl rebuild --reason "primary and replica lost" --sale sale.yaml`
+}
+
+// rebuilt is what the command tells.
+type rebuilt struct {
+	Sale     string         `json:"sale"`
+	Reason   string         `json:"reason"`
+	Epoch    string         `json:"epoch"`
+	Total    int            `json:"total"`
+	Admitted map[string]int `json:"admitted"`
+	Paid     int            `json:"paid"`
+	Held     int            `json:"held"`
+	Released int            `json:"released"`
+	Doubtful int            `json:"doubtful"`
+}
+
+// Run is the command.
+func (c *rebuildCommand) Run(s *session) (err error) {
+	if strings.TrimSpace(c.Reason) == "" {
+		return errors.New("--reason: say why")
+	}
+	o, err := s.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	sale, err := c.sale(s, o)
+	if err != nil {
+		return err
+	}
+	if err := c.confirm(s, sale.Name); err != nil {
+		return err
+	}
+	did, err := o.Ops.Rebuild(s.ctx, sale)
+	switch {
+	case errors.Is(err, saleops.ErrNotLost):
+		return wrong(fmt.Errorf("%w: nothing was changed", err))
+	case err != nil:
+		return wrong(fmt.Errorf("not rebuilt: %w", err))
+	}
+	out := rebuilt{
+		Sale: sale.Name, Reason: c.Reason, Epoch: did.Epoch, Total: did.Total, Admitted: did.Admitted,
+		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful,
+	}
+	if c.JSON {
+		return s.printJSON(out)
+	}
+	return s.printRebuilt(out)
+}
+
+func (c *rebuildCommand) sale(s *session, o *app.Operator) (booking.Sale, error) {
+	if c.Sale == "" {
+		sale, err := o.Gate.Sale(s.ctx)
+		if errors.Is(err, booking.ErrNotFound) {
+			err = errors.New("redis has lost the sale too: give --sale FILE")
+		}
+		return sale, err
+	}
+	f, err := os.Open(c.Sale)
+	if err != nil {
+		return booking.Sale{}, fmt.Errorf("sale file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	sale, err := salefile.Sale(f)
+	if err != nil {
+		return booking.Sale{}, fmt.Errorf("sale file %s: %w", c.Sale, err)
+	}
+	return sale, nil
+}
+
+// confirm wants the sale's name, so that nobody rebuilds another one.
+func (c *rebuildCommand) confirm(s *session, name string) error {
+	typed := c.Confirm
+	if typed == "" {
+		fmt.Fprintf(s.stderr, "This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid. Type the sale's name: ", name)
+		line, err := bufio.NewReader(s.stdin).ReadString('\n')
+		if err != nil && line == "" {
+			return wrong(errors.New("the sale's name was not typed: nothing was changed"))
+		}
+		typed = strings.TrimSpace(line)
+	}
+	if typed != name {
+		return wrong(fmt.Errorf("the sale's name is %s, not %q: nothing was changed", name, typed))
+	}
+	return nil
+}
+
+func (s *session) printRebuilt(r rebuilt) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rebuilt sale %s, epoch %s: %s\n", r.Sale, r.Epoch, r.Reason)
+	fmt.Fprintf(&b, "  seats     %d: %d paid, %d held\n", r.Total, r.Paid, r.Held)
+	for _, level := range slices.Sorted(maps.Keys(r.Admitted)) {
+		fmt.Fprintf(&b, "    %-8s%d\n", level, r.Admitted[level])
+	}
+	fmt.Fprintf(&b, "  released  %d, past their deadline and not paid\n", r.Released)
+	fmt.Fprintf(&b, "  in doubt  %d, kept\n", r.Doubtful)
+	fmt.Fprintln(&b, "Booking is closed. Run seatctl audit, load the candidates, then open.")
+	_, err := fmt.Fprint(s.stdout, b.String())
+	return err
+}

@@ -1,0 +1,143 @@
+// Package seatctl is the operator's command line. A command opens the deployment
+// that the settings name, runs one operation of package saleops or one
+// benchmark, and says what came of it: as text, or with --json as one document
+// on stdout. What it asks and how far it is goes to stderr.
+//
+// Fail mode: closed. What could not be read is no good news: it is said, or the
+// command ends with another code than 0. Clock: the ledger's, where a time
+// decides anything.
+package seatctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/alecthomas/kong"
+
+	"holdfast/internal/app"
+	"holdfast/internal/config"
+	"holdfast/internal/obs"
+)
+
+// The exit codes.
+const (
+	exitDone   = 0 // done, and nothing is wrong
+	exitWrong  = 1 // a rule is broken, or the operation was refused
+	exitNotRun = 2 // it could not be run: arguments, settings, no answer
+)
+
+// commands are what the command line can say.
+type commands struct {
+	Data string `help:"Folder of a local run, whose holdfast.env names the deployment. Without it the HOLDFAST_* variables do." placeholder:"DIR"`
+
+	Audit   auditCommand   `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
+	Rebuild rebuildCommand `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
+	Bench   benchCommand   `cmd:"" help:"Measure the hot path, or its alternatives, on this machine."`
+}
+
+const description = `The operator's tool of a Holdfast sale.
+
+Exit status: 0 done, and nothing is wrong; 1 a rule is broken, or the operation
+was refused; 2 it could not be run.
+
+Example:
+  seatctl --data data/local audit`
+
+// session is what a command runs with.
+type session struct {
+	ctx            context.Context
+	data           string
+	getenv         func(string) string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// exitError ends a command with a code; a nil err says nothing more.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func wrong(err error) error { return &exitError{exitWrong, err} }
+
+// Run runs one command and returns its exit code.
+func Run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var c commands
+	helped := false
+	parser, err := kong.New(&c,
+		kong.Name("seatctl"), kong.Description(description), kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }))
+	if err != nil {
+		return end(stderr, err)
+	}
+	parsed, err := parser.Parse(args)
+	if helped {
+		return exitDone
+	}
+	if err != nil {
+		return end(stderr, fmt.Errorf("%w; see seatctl --help", err))
+	}
+	s := &session{ctx: ctx, data: c.Data, getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
+	return end(stderr, parsed.Run(s))
+}
+
+func end(stderr io.Writer, err error) int {
+	if err == nil {
+		return exitDone
+	}
+	code := exitNotRun
+	var e *exitError
+	if errors.As(err, &e) {
+		code, err = e.code, e.err
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "seatctl: %v\n", err)
+	}
+	return code
+}
+
+// open reaches the deployment; with gateway its commands can ask that too.
+func (s *session) open(gateway bool) (*app.Operator, error) {
+	getenv := s.getenv
+	if s.data != "" {
+		var err error
+		if getenv, err = config.ReadEnv(filepath.Join(s.data, config.EnvFile)); err != nil {
+			return nil, fmt.Errorf("--data %s: %w: is cmd/local running on this folder", s.data, err)
+		}
+	}
+	cfg, err := config.LoadOperator(getenv)
+	if err != nil {
+		return nil, fmt.Errorf("settings:\n%w", err)
+	}
+	var pay *config.Gateway
+	if gateway {
+		g, err := config.LoadGateway(getenv)
+		if err != nil {
+			return nil, fmt.Errorf("settings:\n%w", err)
+		}
+		pay = &g
+	}
+	return app.OpenOperator(s.ctx, cfg, pay, obs.NewLogger(s.stderr, max(cfg.LogLevel, slog.LevelWarn)))
+}
+
+// printJSON writes one document.
+func (s *session) printJSON(v any) error {
+	enc := json.NewEncoder(s.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
