@@ -62,6 +62,9 @@ type Options struct {
 	Acks int
 	// ClockOffset is added to Redis's clock. Only test wiring sets it.
 	ClockOffset func() time.Duration
+	// OnPrimaryChanged is called when Watch finds another primary than before: what
+	// was acknowledged may be missing there. It must not block; nil is none.
+	OnPrimaryChanged func()
 	// Log gets what an operator must act on.
 	Log *slog.Logger
 	// Registerer gets this room's metrics.
@@ -71,17 +74,21 @@ type Options struct {
 // Gate runs the seat ledger's scripts. Safe for concurrent use.
 type Gate struct {
 	rdb     *redis.Client
+	cohorts *cohorts // of rdb's connections
 	keys    Keys
 	fixed   int
 	healthy atomic.Int64
-	// uncounted says that the last count of replicas failed, and was complained of.
-	uncounted atomic.Bool
-	offset    func() time.Duration
-	log       *slog.Logger
-	metrics   *metrics
-	levels    atomic.Pointer[[]string]
-	clock     serverClock
-	group     group
+	// runID is the primary's, as last seen.
+	runID            atomic.Pointer[string]
+	onPrimaryChanged func()
+	// unseen says that the last look at the primary failed, and was complained of.
+	unseen  atomic.Bool
+	offset  func() time.Duration
+	log     *slog.Logger
+	metrics *metrics
+	levels  atomic.Pointer[[]string]
+	clock   serverClock
+	group   group
 	// admitKeys are the keys that every admission shares, and totalKey, as the
 	// client wants them: made once, since a rejection should cost almost nothing.
 	admitKeys []any
@@ -92,15 +99,25 @@ type Gate struct {
 	complained atomic.Int64
 }
 
-// New makes a Gate on a client whose own retries are off (NewClient's).
+// New makes a Gate on a client that NewClient made.
 func New(rdb *redis.Client, o Options) (*Gate, error) {
 	if rdb == nil || o.Keys.prefix == "" || o.Log == nil || o.Registerer == nil {
 		return nil, errors.New("admission: client, keys, log and registerer are required")
 	}
+	members, ok := rdb.Options().Limiter.(*cohorts)
+	if !ok {
+		return nil, errors.New("admission: the client is not NewClient's")
+	}
+	if o.OnPrimaryChanged == nil {
+		o.OnPrimaryChanged = func() {}
+	}
 	if o.ClockOffset == nil {
 		o.ClockOffset = func() time.Duration { return 0 }
 	}
-	g := &Gate{rdb: rdb, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset, log: o.Log, metrics: newMetrics(o.Registerer)}
+	g := &Gate{
+		rdb: rdb, cohorts: members, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset,
+		onPrimaryChanged: o.OnPrimaryChanged, log: o.Log, metrics: newMetrics(o.Registerer),
+	}
 	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid()) {
 		g.admitKeys = append(g.admitKeys, k)
 	}
@@ -182,48 +199,49 @@ func (g *Gate) call(ctx context.Context, s *script, keys []string, args ...any) 
 }
 
 // read runs a script that only reads; nothing may rest on its answer.
-func (g *Gate) read(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
+func (g *Gate) read(ctx context.Context, s *script, keys []string, args ...any) (a answer, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	all := append([]any{g.offset().Milliseconds()}, args...)
-	var lastErr error
-	for range tries {
+	err = g.repeat(ctx, func() error {
 		v, err := g.rdb.EvalSha(ctx, s.sha, keys, all...).Result()
 		if noScript(err) {
 			v, err = g.rdb.Eval(ctx, s.source, keys, all...).Result()
 		}
 		if err == nil {
-			a, err := parse(s, v)
-			if err != nil {
-				return answer{}, err
-			}
-			return a, ledgerError(a)
+			a, err = parse(s, v)
 		}
-		lastErr = err
-		if ctx.Err() != nil || !retryable(err) {
-			break
-		}
+		return err
+	})
+	if err != nil {
+		return answer{}, fmt.Errorf("%s: %w", s.name, err)
 	}
-	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
+	return a, ledgerError(a)
 }
 
 // send runs the script and WAIT in one pipeline on one connection.
-func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
+func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any) (a answer, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	all := append([]any{g.offset().Milliseconds()}, args...)
-	var lastErr error
-	for range tries {
-		a, err := g.sendOnce(ctx, s, keys, all)
-		if err == nil {
-			return a, nil
-		}
-		lastErr = err
-		if ctx.Err() != nil || !retryable(err) {
-			break
+	err = g.repeat(ctx, func() error {
+		a, err = g.sendOnce(ctx, s, keys, all)
+		return err
+	})
+	if err != nil {
+		return answer{}, fmt.Errorf("%s: %w", s.name, err)
+	}
+	return a, nil
+}
+
+// repeat runs a call again, on another connection, where that may do better.
+func (g *Gate) repeat(ctx context.Context, call func() error) error {
+	for try := 1; ; try++ {
+		err := call()
+		if err == nil || try == tries || ctx.Err() != nil || !retryable(err) {
+			return err
 		}
 	}
-	return answer{}, fmt.Errorf("%s: %w", s.name, lastErr)
 }
 
 func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
@@ -233,13 +251,11 @@ func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []an
 	verb := []any{"EVALSHA", s.sha}
 	for {
 		cmd := redis.NewCmd(ctx, append(append(append(verb, len(keys)), anys(keys)...), args...)...)
-		wait := redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+		wait := waitFor(ctx, acks)
 		pipe := conn.Pipeline()
 		_ = pipe.Process(ctx, cmd)
-		if acks > 0 {
-			_ = pipe.Process(ctx, wait)
-		}
-		_, err := pipe.Exec(ctx)
+		_ = pipe.Process(ctx, wait)
+		exec(ctx, pipe)
 		if noScript(cmd.Err()) && verb[0] == "EVALSHA" {
 			// A restart or a promotion forgets scripts; the source teaches them again.
 			verb = []any{"EVAL", s.source}
@@ -248,15 +264,43 @@ func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []an
 		if cmd.Err() != nil {
 			return answer{}, cmd.Err()
 		}
+		if err := wait.Err(); notPrimary(err) {
+			g.cohorts.retire()
+			return answer{}, err // the new primary may not have it: do it there
+		}
 		// A time-out can leave a value and an error; the script's own word stands
 		// when it came, and a WAIT that failed has acknowledged nothing.
 		a, perr := parse(s, cmd.Val())
 		if perr != nil {
 			return answer{}, perr
 		}
-		a.acked = acks == 0 || (err == nil && wait.Err() == nil && wait.Val() >= int64(acks))
+		a.acked = acks == 0 || (wait.Err() == nil && wait.Val() >= int64(acks))
 		return a, nil
 	}
+}
+
+// exec sends the pipeline; afterwards each command has its own error. go-redis
+// gives them none when the server refused the connection's handshake.
+func exec(ctx context.Context, pipe redis.Pipeliner) {
+	cmds, err := pipe.Exec(ctx)
+	if err == nil {
+		return
+	}
+	for _, cmd := range cmds {
+		if cmd.Err() != nil {
+			return
+		}
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
+
+// waitFor is a WAIT for that many replicas. For none it returns at once, and
+// still is an error on a server that is not the primary, so it vouches for what
+// the scripts before it read.
+func waitFor(ctx context.Context, acks int) *redis.IntCmd {
+	return redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
 }
 
 func anys(keys []string) []any {
@@ -307,15 +351,23 @@ func ledgerError(a answer) error {
 func noScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
 
 // retryable tells a broken connection or a server that is not ready, where
-// another connection may do better, from an answer.
+// another connection may do better, from an answer and from the caller's end.
 func retryable(err error) bool {
 	var redisErr redis.Error
 	if errors.As(err, &redisErr) {
-		for _, prefix := range []string{"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ERR max number of clients"} {
-			if strings.HasPrefix(err.Error(), prefix) {
+		for _, prefix := range []string{"LOADING ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "ERR max number of clients"} {
+			if strings.HasPrefix(redisErr.Error(), prefix) {
 				return true
 			}
 		}
+		return notPrimary(err)
+	}
+	// A dial has a time-out of its own, which looks like the end of a context.
+	var opErr *net.OpError
+	if errors.As(err, &opErr) && opErr.Op == "dial" {
+		return true
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	var netErr net.Error

@@ -174,28 +174,32 @@ func (g *Gate) lead(batch []*job) {
 
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
-	// Not a caller's context: a batch belongs to all of them.
-	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
+	// Not a caller's context: a batch belongs to all of them, and ends with the last.
+	ctx, cancel := context.WithDeadline(context.Background(), wantedBy(batch))
 	defer cancel()
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
 	acks := g.acks()
 	blind := g.breaker.isOpen() // nobody would acknowledge: do not wait for it
-	var wait *redis.IntCmd
+	asked := 0
 	if acks > 0 && !blind && len(batch) == 1 {
 		// One round trip for a lone request; under load a rejection waits for nothing.
-		wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+		asked = acks
 		defer time.AfterFunc(turnMost, pass).Stop()
 	}
-	cmds := g.runBatch(ctx, conn, batch, wait)
+	cmds, wait := g.runBatch(ctx, conn, batch, asked)
 	pass()
 
 	results := make([]signal, len(batch))
 	seats := 0
+	var demoted error
 	for i, cmd := range cmds {
 		if err := cmd.Err(); err != nil {
 			results[i].err = fmt.Errorf("admit: %w", err)
+			if notPrimary(err) {
+				demoted = err
+			}
 			continue
 		}
 		results[i].ans, results[i].err = parse(admitScript, cmd.Val())
@@ -204,18 +208,31 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 		}
 	}
 	acked := acks == 0
-	if seats > 0 && acks > 0 && !blind {
-		if wait == nil {
-			wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
+	if seats > 0 && acks > 0 && !blind && demoted == nil && !notPrimary(wait.Err()) {
+		if asked == 0 {
+			wait = waitFor(ctx, acks)
 			_ = conn.Process(ctx, wait)
 		}
 		acked = wait.Err() == nil && wait.Val() >= int64(acks)
-		g.breaker.note(acked)
+		if !notPrimary(wait.Err()) {
+			g.breaker.note(acked)
+		}
+	}
+	if notPrimary(wait.Err()) {
+		demoted = wait.Err()
+	}
+	if demoted != nil {
+		// No word of this server counts, and a seat it took is the new primary's to
+		// know: the same attempt finds it there, or takes it.
+		g.cohorts.retire()
+		for i := range results {
+			results[i] = signal{err: fmt.Errorf("admit: %w", demoted)}
+		}
 	}
 	undo := g.settleBatch(batch, results, acked)
 	for i, j := range batch {
 		switch r := results[i]; {
-		case r.err != nil && !last && j.ctx.Err() == nil && retryable(r.err):
+		case r.err != nil && !last && j.ctx.Err() == nil && (retryable(r.err) || ctx.Err() != nil):
 			again = append(again, j)
 		case r.err == nil && r.ans.word == "expired" && !j.late && j.ctx.Err() == nil:
 			j.late = true // our idea of Redis's clock was old, and now is not
@@ -226,6 +243,20 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	}
 	g.undoOn(conn, undo)
 	return again
+}
+
+// wantedBy is when the batch's time is over: no caller waits longer.
+func wantedBy(batch []*job) time.Time {
+	var last time.Time
+	for _, j := range batch {
+		if d, ok := j.ctx.Deadline(); ok && d.After(last) {
+			last = d
+		}
+	}
+	if most := time.Now().Add(batchTimeout); last.IsZero() || last.After(most) {
+		return most
+	}
+	return last
 }
 
 // settleBatch marks what was acknowledged and lists the seats to undo: those
@@ -258,18 +289,17 @@ func ownsSeat(word string) bool { return word == "admitted" || word == "taken_ov
 func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
 
 // runBatch sends the scripts in order, and again those that the server had
-// forgotten, with the source in front.
-func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wait *redis.IntCmd) []*redis.Cmd {
+// forgotten, with the source in front; then WAIT for as many replicas as asked.
+func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]*redis.Cmd, *redis.IntCmd) {
 	cmds := make([]*redis.Cmd, len(batch))
+	wait := waitFor(ctx, asked)
 	pipe := conn.Pipeline()
 	for i, j := range batch {
 		cmds[i] = redis.NewCmd(ctx, g.admitArgs(j, "EVALSHA", admitScript.sha)...)
 		_ = pipe.Process(ctx, cmds[i])
 	}
-	if wait != nil {
-		_ = pipe.Process(ctx, wait)
-	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_ = pipe.Process(ctx, wait)
+	exec(ctx, pipe)
 	var forgotten []int
 	for i, cmd := range cmds {
 		if noScript(cmd.Err()) {
@@ -277,8 +307,9 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wai
 		}
 	}
 	if len(forgotten) == 0 {
-		return cmds
+		return cmds, wait
 	}
+	wait = waitFor(ctx, asked)
 	pipe = conn.Pipeline()
 	for n, i := range forgotten {
 		verb, script := "EVALSHA", admitScript.sha
@@ -288,12 +319,9 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wai
 		cmds[i] = redis.NewCmd(ctx, g.admitArgs(batch[i], verb, script)...)
 		_ = pipe.Process(ctx, cmds[i])
 	}
-	if wait != nil {
-		*wait = *redis.NewIntCmd(ctx, "WAIT", g.acks(), waitTimeout)
-		_ = pipe.Process(ctx, wait)
-	}
-	_, _ = pipe.Exec(ctx)
-	return cmds
+	_ = pipe.Process(ctx, wait)
+	exec(ctx, pipe)
+	return cmds, wait
 }
 
 func (g *Gate) admitArgs(j *job, verb, script string) []any {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 )
 
 // Without a replica every WAIT would cost its whole time-out, and a pool would
@@ -19,7 +21,7 @@ const (
 	breakerRun     = 3                      // missing acknowledgements in a row that open it
 	probeEvery     = 250 * time.Millisecond // while it is open
 	releasesRest   = time.Minute            // releases of held seats are put off this long after it closed
-	replicasEvery  = time.Second            // how old the count of replicas gets
+	lookEvery      = time.Second            // how old the count of replicas gets, and how late a new primary is noticed
 	probeKeyLength = 10 * time.Second       // how long the probe's key lives
 )
 
@@ -90,13 +92,16 @@ func (g *Gate) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Watch keeps count of the replicas that must acknowledge and, while the breaker
-// is open, probes whether they are back, until the context ends. It returns nil.
+// Watch looks at the primary once a second over a new connection: it keeps count
+// of the replicas that must acknowledge, and when the primary is another it
+// retires the connections made before and calls Options.OnPrimaryChanged. While
+// the breaker is open it probes whether the replicas are back. It ends with the
+// context, and returns nil.
 func (g *Gate) Watch(ctx context.Context) error {
-	probe, count := time.NewTicker(probeEvery), time.NewTicker(replicasEvery)
+	probe, look := time.NewTicker(probeEvery), time.NewTicker(lookEvery)
 	defer probe.Stop()
-	defer count.Stop()
-	g.learnReplicas(ctx)
+	defer look.Stop()
+	g.watchOnce(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -107,15 +112,21 @@ func (g *Gate) Watch(ctx context.Context) error {
 					g.log.WarnContext(ctx, "replicas cannot be asked", "error", err)
 				}
 			}
-		case <-count.C:
-			g.learnReplicas(ctx)
+		case <-look.C:
+			g.watchOnce(ctx)
 		}
 	}
 }
 
-func (g *Gate) learnReplicas(ctx context.Context) {
-	if err := g.LearnReplicas(ctx); err != nil && ctx.Err() == nil && g.uncounted.CompareAndSwap(false, true) {
-		g.log.WarnContext(ctx, "replicas cannot be counted; as many as before must acknowledge", "error", err)
+func (g *Gate) watchOnce(ctx context.Context) {
+	err := g.observe(ctx)
+	var refusal redis.Error
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.As(err, &refusal) && strings.HasPrefix(refusal.Error(), "section (server) is not supported"):
+		// The in-process server of the local profile cannot say who it is.
+	case g.unseen.CompareAndSwap(false, true):
+		g.log.WarnContext(ctx, "the primary cannot be looked at; as many replicas as before must acknowledge", "error", err)
 	}
 }
 
@@ -125,11 +136,5 @@ func (g *Gate) LearnReplicas(ctx context.Context) error {
 	if g.fixed != AcksAuto {
 		return nil
 	}
-	n, err := g.countReplicas(ctx)
-	if err != nil {
-		return err
-	}
-	g.healthy.Store(int64(n))
-	g.uncounted.Store(false)
-	return nil
+	return g.observe(ctx)
 }
