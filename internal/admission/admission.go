@@ -82,10 +82,8 @@ type Gate struct {
 	levels    atomic.Pointer[[]string]
 	clock     serverClock
 	group     group
-	// admitKeys are the keys that every admission shares, and totalKey, as the
-	// client wants them: made once, since a rejection should cost almost nothing.
+	// admitKeys are the keys that every admission shares, as the client wants them.
 	admitKeys []any
-	totalKey  any
 	breaker   breaker
 	// complained is when a request last complained of the ledger, Unix ns: one line
 	// for all requests, not one each.
@@ -101,10 +99,9 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 		o.ClockOffset = func() time.Duration { return 0 }
 	}
 	g := &Gate{rdb: rdb, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset, log: o.Log, metrics: newMetrics(o.Registerer)}
-	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid()) {
+	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid(), o.Keys.total()) {
 		g.admitKeys = append(g.admitKeys, k)
 	}
-	g.totalKey = o.Keys.total()
 	g.healthy.Store(1)
 	g.group.most = waitingMost
 	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen

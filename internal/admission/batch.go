@@ -12,15 +12,15 @@ import (
 	"holdfast/internal/booking"
 )
 
-// Group commit. Admissions that arrive together travel in one pipeline on one
-// connection, with one WAIT behind them. There is no timer and no goroutine of
+// Group commit. Admissions that arrive together are decided by one run of the
+// script, in order, on one connection, with one WAIT behind it. There is no timer and no goroutine of
 // its own: a caller who finds nobody at work leads at once, alone; those who
 // arrive meanwhile wait, and when the leader has its scripts' answers it hands
 // the turn to the first of them, who leads all that are waiting by then. So a
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
 const (
-	batchMost    = 128                  // admissions in one pipeline
+	batchMost    = 128                  // admissions in one run of the script
 	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second          // one pipeline
 	turnMost     = 2 * time.Millisecond // a lone request, whose WAIT is in its pipeline, keeps the turn this long
@@ -174,9 +174,14 @@ func (g *Gate) lead(batch []*job) {
 
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
-	// Not a caller's context: a batch belongs to all of them.
-	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
-	defer cancel()
+	// Not a caller's context: a batch belongs to all of them. A lone request's own
+	// has a deadline and will do, since a lone caller who leads cannot leave.
+	ctx := batch[0].ctx
+	if len(batch) > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.Background(), batchTimeout)
+		defer cancel()
+	}
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
@@ -188,18 +193,12 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 		wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
 		defer time.AfterFunc(turnMost, pass).Stop()
 	}
-	cmds := g.runBatch(ctx, conn, batch, wait)
+	results := g.runBatch(ctx, conn, batch, wait)
 	pass()
 
-	results := make([]signal, len(batch))
 	seats := 0
-	for i, cmd := range cmds {
-		if err := cmd.Err(); err != nil {
-			results[i].err = fmt.Errorf("admit: %w", err)
-			continue
-		}
-		results[i].ans, results[i].err = parse(admitScript, cmd.Val())
-		if results[i].err == nil && needsAck(results[i].ans.word) {
+	for _, r := range results {
+		if r.err == nil && needsAck(r.ans.word) {
 			seats++
 		}
 	}
@@ -257,58 +256,63 @@ func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []s
 func ownsSeat(word string) bool { return word == "admitted" || word == "taken_over" }
 func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
 
-// runBatch sends the scripts in order, and again those that the server had
-// forgotten, with the source in front.
-func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wait *redis.IntCmd) []*redis.Cmd {
-	cmds := make([]*redis.Cmd, len(batch))
-	pipe := conn.Pipeline()
-	for i, j := range batch {
-		cmds[i] = redis.NewCmd(ctx, g.admitArgs(j, "EVALSHA", admitScript.sha)...)
-		_ = pipe.Process(ctx, cmds[i])
+// runBatch runs the script over the batch, once more with its source if the
+// server had forgotten it. With an error every job has it: the script is atomic.
+func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, wait *redis.IntCmd) []signal {
+	cmd := g.runScript(ctx, conn, g.admitArgs(batch, "EVALSHA", admitScript.sha), wait)
+	if noScript(cmd.Err()) {
+		cmd = g.runScript(ctx, conn, g.admitArgs(batch, "EVAL", admitScript.source), wait)
 	}
+	results := make([]signal, len(batch))
+	a, err := answer{}, cmd.Err()
+	if err == nil {
+		a, err = parse(admitScript, cmd.Val())
+	}
+	if err == nil && a.word == "decided" && len(a.rest) != 2*len(batch) {
+		err = fmt.Errorf("%d values for %d requests", len(a.rest), len(batch))
+	}
+	if err != nil {
+		err = fmt.Errorf("admit: %w", err)
+	}
+	for i := range results {
+		results[i] = signal{ans: a, err: err}
+		if err == nil && a.word == "decided" {
+			results[i].ans.word, _ = a.rest[2*i].(string)
+			results[i].ans.detail, _ = a.rest[2*i+1].(string)
+		}
+	}
+	return results
+}
+
+func (g *Gate) runScript(ctx context.Context, conn *redis.Conn, args []any, wait *redis.IntCmd) *redis.Cmd {
+	cmd := redis.NewCmd(ctx, args...)
+	pipe := conn.Pipeline()
+	_ = pipe.Process(ctx, cmd)
 	if wait != nil {
+		*wait = *redis.NewIntCmd(ctx, wait.Args()...)
 		_ = pipe.Process(ctx, wait)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	var forgotten []int
-	for i, cmd := range cmds {
-		if noScript(cmd.Err()) {
-			forgotten = append(forgotten, i)
-		}
-	}
-	if len(forgotten) == 0 {
-		return cmds
-	}
-	pipe = conn.Pipeline()
-	for n, i := range forgotten {
-		verb, script := "EVALSHA", admitScript.sha
-		if n == 0 {
-			verb, script = "EVAL", admitScript.source
-		}
-		cmds[i] = redis.NewCmd(ctx, g.admitArgs(batch[i], verb, script)...)
-		_ = pipe.Process(ctx, cmds[i])
-	}
-	if wait != nil {
-		*wait = *redis.NewIntCmd(ctx, "WAIT", g.acks(), waitTimeout)
-		_ = pipe.Process(ctx, wait)
-	}
-	_, _ = pipe.Exec(ctx)
-	return cmds
+	return cmd
 }
 
-func (g *Gate) admitArgs(j *job, verb, script string) []any {
-	n := len(g.admitKeys) + 3
-	if j.idem != "" {
-		n++
-	}
-	args := make([]any, 0, 3+n+8)
-	args = append(args, verb, script, n)
+func (g *Gate) admitArgs(batch []*job, verb, script string) []any {
+	keys := len(g.admitKeys) + 3*len(batch)
+	args := make([]any, 0, 3+keys+1+7*len(batch))
+	args = append(args, verb, script, keys)
 	args = append(args, g.admitKeys...)
-	args = append(args, g.keys.email(j.req.Code), g.totalKey, g.keys.level(j.req.Level))
-	if j.idem != "" {
-		args = append(args, j.idem)
+	for _, j := range batch {
+		email, idem := any(g.keys.email(j.req.Code)), any(j.idem)
+		if j.idem == "" {
+			idem = email
+		}
+		args = append(args, email, g.keys.level(j.req.Level), idem)
 	}
-	return append(args, g.offset().Milliseconds(), j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+	args = append(args, g.offset().Milliseconds())
+	for _, j := range batch {
+		args = append(args, j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+	}
+	return args
 }
 
 type seatToUndo struct {
