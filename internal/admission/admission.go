@@ -104,6 +104,7 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 	}
 	g.healthy.Store(1)
 	g.group.most = waitingMost
+	g.breaker.run = breakerRun
 	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen
 	return g, nil
 }

@@ -45,6 +45,7 @@ type job struct {
 
 type signal struct {
 	lead bool
+	turn uint64 // with lead
 	ans  answer
 	err  error
 }
@@ -52,26 +53,29 @@ type signal struct {
 // group hands out the turn.
 type group struct {
 	mu      sync.Mutex
-	led     bool // somebody has the turn
+	led     bool   // somebody has the turn
+	turn    uint64 // counts turns, so that each is passed on once
+	lone    bool   // its holder leads itself alone, with WAIT in the pipeline
 	waiting []*job
 	most    int // that may wait
 }
 
 var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
 
-// join gives the job the turn at once if nobody has it, else queues it.
-func (q *group) join(j *job) (lead bool, err error) {
+// join gives the job the turn at once if nobody has it, else queues it, and tells
+// which turn it is and whether its holder is a lone request's.
+func (q *group) join(j *job) (lead bool, turn uint64, lone bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.led {
-		q.led = true
-		return true, nil
+		q.led, q.lone = true, true
+		return true, q.turn, true, nil
 	}
 	if len(q.waiting) >= q.most {
-		return false, errCrowded
+		return false, 0, false, errCrowded
 	}
 	q.waiting = append(q.waiting, j)
-	return false, nil
+	return false, q.turn, q.lone, nil
 }
 
 // take gives the leader the jobs that wait, oldest first, itself included.
@@ -89,16 +93,24 @@ func (q *group) take() []*job {
 	if len(q.waiting) == 0 {
 		q.waiting = nil
 	}
+	q.lone = len(batch) == 1
 	return batch
 }
 
-// pass hands the turn to the first who waits.
-func (q *group) pass() {
+// pass hands that turn, unless it was handed on before, to the first who waits.
+func (q *group) pass(turn uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if turn != q.turn {
+		return
+	}
+	// Until the next holder has taken its batch it is nobody's lone request: who
+	// joins now is in that batch.
+	q.turn++
+	q.lone = false
 	for len(q.waiting) > 0 {
 		if next := q.waiting[0]; !next.gone {
-			next.signal <- signal{lead: true}
+			next.signal <- signal{lead: true, turn: q.turn}
 			return
 		}
 		q.waiting = q.waiting[1:]
@@ -133,25 +145,33 @@ func (q *group) finish(j *job, s signal) bool {
 
 // admitTogether brings one admission to its outcome, together with others.
 func (g *Gate) admitTogether(j *job) (answer, error) {
-	lead, err := g.group.join(j)
+	lead, turn, lone, err := g.group.join(j)
 	if err != nil {
 		return answer{}, err
 	}
+	// Who waits behind a lone request, not the lone request, pays for the timer.
+	var held <-chan time.Time
 	if lead {
-		g.lead([]*job{j})
+		g.lead([]*job{j}, turn)
+	} else if lone {
+		t := time.NewTimer(turnMost)
+		defer t.Stop()
+		held = t.C
 	}
 	for {
 		select {
+		case <-held:
+			g.group.pass(turn)
 		case s := <-j.signal:
 			if !s.lead {
 				return s.ans, s.err
 			}
-			g.lead(g.group.take())
+			g.lead(g.group.take(), s.turn)
 		case <-j.ctx.Done():
 			s, sent := g.group.leave(j)
 			switch {
 			case sent && s.lead:
-				g.group.pass()
+				g.group.pass(s.turn)
 			case sent:
 				return s.ans, s.err
 			}
@@ -163,8 +183,8 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 // lead sends a batch and finishes every job in it. A job that got no answer
 // because the connection broke or the server was not ready is sent again on
 // another connection: its suffix makes that safe.
-func (g *Gate) lead(batch []*job) {
-	pass := sync.OnceFunc(g.group.pass)
+func (g *Gate) lead(batch []*job, turn uint64) {
+	pass := func() { g.group.pass(turn) }
 	defer pass()
 	g.metrics.batchSize.Observe(float64(len(batch)))
 	for try := 1; len(batch) > 0; try++ {
@@ -191,7 +211,6 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	if acks > 0 && !blind && len(batch) == 1 {
 		// One round trip for a lone request; under load a rejection waits for nothing.
 		wait = redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
-		defer time.AfterFunc(turnMost, pass).Stop()
 	}
 	results := g.runBatch(ctx, conn, batch, wait)
 	pass()
