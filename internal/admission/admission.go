@@ -89,10 +89,8 @@ type Gate struct {
 	levels  atomic.Pointer[[]string]
 	clock   serverClock
 	group   group
-	// admitKeys are the keys that every admission shares, and totalKey, as the
-	// client wants them: made once, since a rejection should cost almost nothing.
+	// admitKeys are the keys that every admission shares, as the client wants them.
 	admitKeys []any
-	totalKey  any
 	breaker   breaker
 	// complained is when a request last complained of the ledger, Unix ns: one line
 	// for all requests, not one each.
@@ -118,12 +116,12 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 		rdb: rdb, cohorts: members, keys: o.Keys, fixed: o.Acks, offset: o.ClockOffset,
 		onPrimaryChanged: o.OnPrimaryChanged, log: o.Log, metrics: newMetrics(o.Registerer),
 	}
-	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid()) {
+	for _, k := range append(o.Keys.base(), o.Keys.config(), o.Keys.open(), o.Keys.opensAt(), o.Keys.valid(), o.Keys.total()) {
 		g.admitKeys = append(g.admitKeys, k)
 	}
-	g.totalKey = o.Keys.total()
 	g.healthy.Store(1)
 	g.group.most = waitingMost
+	g.breaker.run = breakerRun
 	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen
 	return g, nil
 }

@@ -12,15 +12,15 @@ import (
 	"holdfast/internal/booking"
 )
 
-// Group commit. Admissions that arrive together travel in one pipeline on one
-// connection, with one WAIT behind them. There is no timer and no goroutine of
+// Group commit. Admissions that arrive together are decided by one run of the
+// script, in order, on one connection, with one WAIT behind it. There is no timer and no goroutine of
 // its own: a caller who finds nobody at work leads at once, alone; those who
 // arrive meanwhile wait, and when the leader has its scripts' answers it hands
 // the turn to the first of them, who leads all that are waiting by then. So a
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
 const (
-	batchMost    = 128                  // admissions in one pipeline
+	batchMost    = 128                  // admissions in one run of the script
 	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second          // one pipeline
 	turnMost     = 2 * time.Millisecond // a lone request, whose WAIT is in its pipeline, keeps the turn this long
@@ -45,6 +45,7 @@ type job struct {
 
 type signal struct {
 	lead bool
+	turn uint64 // with lead
 	ans  answer
 	err  error
 }
@@ -52,26 +53,29 @@ type signal struct {
 // group hands out the turn.
 type group struct {
 	mu      sync.Mutex
-	led     bool // somebody has the turn
+	led     bool   // somebody has the turn
+	turn    uint64 // counts turns, so that each is passed on once
+	lone    bool   // its holder leads itself alone, with WAIT in the pipeline
 	waiting []*job
 	most    int // that may wait
 }
 
 var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
 
-// join gives the job the turn at once if nobody has it, else queues it.
-func (q *group) join(j *job) (lead bool, err error) {
+// join gives the job the turn at once if nobody has it, else queues it, and tells
+// which turn it is and whether its holder is a lone request's.
+func (q *group) join(j *job) (lead bool, turn uint64, lone bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.led {
-		q.led = true
-		return true, nil
+		q.led, q.lone = true, true
+		return true, q.turn, true, nil
 	}
 	if len(q.waiting) >= q.most {
-		return false, errCrowded
+		return false, 0, false, errCrowded
 	}
 	q.waiting = append(q.waiting, j)
-	return false, nil
+	return false, q.turn, q.lone, nil
 }
 
 // take gives the leader the jobs that wait, oldest first, itself included.
@@ -89,16 +93,24 @@ func (q *group) take() []*job {
 	if len(q.waiting) == 0 {
 		q.waiting = nil
 	}
+	q.lone = len(batch) == 1
 	return batch
 }
 
-// pass hands the turn to the first who waits.
-func (q *group) pass() {
+// pass hands that turn, unless it was handed on before, to the first who waits.
+func (q *group) pass(turn uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if turn != q.turn {
+		return
+	}
+	// Until the next holder has taken its batch it is nobody's lone request: who
+	// joins now is in that batch.
+	q.turn++
+	q.lone = false
 	for len(q.waiting) > 0 {
 		if next := q.waiting[0]; !next.gone {
-			next.signal <- signal{lead: true}
+			next.signal <- signal{lead: true, turn: q.turn}
 			return
 		}
 		q.waiting = q.waiting[1:]
@@ -133,25 +145,33 @@ func (q *group) finish(j *job, s signal) bool {
 
 // admitTogether brings one admission to its outcome, together with others.
 func (g *Gate) admitTogether(j *job) (answer, error) {
-	lead, err := g.group.join(j)
+	lead, turn, lone, err := g.group.join(j)
 	if err != nil {
 		return answer{}, err
 	}
+	// Who waits behind a lone request, not the lone request, pays for the timer.
+	var held <-chan time.Time
 	if lead {
-		g.lead([]*job{j})
+		g.lead([]*job{j}, turn)
+	} else if lone {
+		t := time.NewTimer(turnMost)
+		defer t.Stop()
+		held = t.C
 	}
 	for {
 		select {
+		case <-held:
+			g.group.pass(turn)
 		case s := <-j.signal:
 			if !s.lead {
 				return s.ans, s.err
 			}
-			g.lead(g.group.take())
+			g.lead(g.group.take(), s.turn)
 		case <-j.ctx.Done():
 			s, sent := g.group.leave(j)
 			switch {
 			case sent && s.lead:
-				g.group.pass()
+				g.group.pass(s.turn)
 			case sent:
 				return s.ans, s.err
 			}
@@ -163,8 +183,8 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 // lead sends a batch and finishes every job in it. A job that got no answer
 // because the connection broke or the server was not ready is sent again on
 // another connection: its suffix makes that safe.
-func (g *Gate) lead(batch []*job) {
-	pass := sync.OnceFunc(g.group.pass)
+func (g *Gate) lead(batch []*job, turn uint64) {
+	pass := func() { g.group.pass(turn) }
 	defer pass()
 	g.metrics.batchSize.Observe(float64(len(batch)))
 	for try := 1; len(batch) > 0; try++ {
@@ -175,8 +195,14 @@ func (g *Gate) lead(batch []*job) {
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	// Not a caller's context: a batch belongs to all of them, and ends with the last.
-	ctx, cancel := context.WithDeadline(context.Background(), wantedBy(batch))
-	defer cancel()
+	// A lone request's own has a deadline and will do, since a lone caller who leads
+	// cannot leave.
+	ctx := batch[0].ctx
+	if len(batch) > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(context.Background(), wantedBy(batch))
+		defer cancel()
+	}
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
@@ -186,24 +212,17 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	if acks > 0 && !blind && len(batch) == 1 {
 		// One round trip for a lone request; under load a rejection waits for nothing.
 		asked = acks
-		defer time.AfterFunc(turnMost, pass).Stop()
 	}
-	cmds, wait := g.runBatch(ctx, conn, batch, asked)
+	results, wait := g.runBatch(ctx, conn, batch, asked)
 	pass()
 
-	results := make([]signal, len(batch))
 	seats := 0
 	var demoted error
-	for i, cmd := range cmds {
-		if err := cmd.Err(); err != nil {
-			results[i].err = fmt.Errorf("admit: %w", err)
-			if notPrimary(err) {
-				demoted = err
-			}
-			continue
-		}
-		results[i].ans, results[i].err = parse(admitScript, cmd.Val())
-		if results[i].err == nil && needsAck(results[i].ans.word) {
+	for _, r := range results {
+		switch {
+		case r.err != nil && notPrimary(r.err):
+			demoted = r.err
+		case r.err == nil && needsAck(r.ans.word):
 			seats++
 		}
 	}
@@ -288,55 +307,61 @@ func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []s
 func ownsSeat(word string) bool { return word == "admitted" || word == "taken_over" }
 func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
 
-// runBatch sends the scripts in order, and again those that the server had
-// forgotten, with the source in front; then WAIT for as many replicas as asked.
-func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]*redis.Cmd, *redis.IntCmd) {
-	cmds := make([]*redis.Cmd, len(batch))
-	wait := waitFor(ctx, asked)
-	pipe := conn.Pipeline()
-	for i, j := range batch {
-		cmds[i] = redis.NewCmd(ctx, g.admitArgs(j, "EVALSHA", admitScript.sha)...)
-		_ = pipe.Process(ctx, cmds[i])
+// runBatch runs the script over the batch, once more with its source if the
+// server had forgotten it, and then WAIT for as many replicas as asked. With an
+// error every job has it: the script is atomic.
+func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]signal, *redis.IntCmd) {
+	cmd, wait := g.runScript(ctx, conn, g.admitArgs(batch, "EVALSHA", admitScript.sha), asked)
+	if noScript(cmd.Err()) {
+		cmd, wait = g.runScript(ctx, conn, g.admitArgs(batch, "EVAL", admitScript.source), asked)
 	}
-	_ = pipe.Process(ctx, wait)
-	exec(ctx, pipe)
-	var forgotten []int
-	for i, cmd := range cmds {
-		if noScript(cmd.Err()) {
-			forgotten = append(forgotten, i)
+	results := make([]signal, len(batch))
+	a, err := answer{}, cmd.Err()
+	if err == nil {
+		a, err = parse(admitScript, cmd.Val())
+	}
+	if err == nil && a.word == "decided" && len(a.rest) != 2*len(batch) {
+		err = fmt.Errorf("%d values for %d requests", len(a.rest), len(batch))
+	}
+	if err != nil {
+		err = fmt.Errorf("admit: %w", err)
+	}
+	for i := range results {
+		results[i] = signal{ans: a, err: err}
+		if err == nil && a.word == "decided" {
+			results[i].ans.word, _ = a.rest[2*i].(string)
+			results[i].ans.detail, _ = a.rest[2*i+1].(string)
 		}
 	}
-	if len(forgotten) == 0 {
-		return cmds, wait
-	}
-	wait = waitFor(ctx, asked)
-	pipe = conn.Pipeline()
-	for n, i := range forgotten {
-		verb, script := "EVALSHA", admitScript.sha
-		if n == 0 {
-			verb, script = "EVAL", admitScript.source
-		}
-		cmds[i] = redis.NewCmd(ctx, g.admitArgs(batch[i], verb, script)...)
-		_ = pipe.Process(ctx, cmds[i])
-	}
-	_ = pipe.Process(ctx, wait)
-	exec(ctx, pipe)
-	return cmds, wait
+	return results, wait
 }
 
-func (g *Gate) admitArgs(j *job, verb, script string) []any {
-	n := len(g.admitKeys) + 3
-	if j.idem != "" {
-		n++
-	}
-	args := make([]any, 0, 3+n+8)
-	args = append(args, verb, script, n)
+func (g *Gate) runScript(ctx context.Context, conn *redis.Conn, args []any, asked int) (*redis.Cmd, *redis.IntCmd) {
+	cmd, wait := redis.NewCmd(ctx, args...), waitFor(ctx, asked)
+	pipe := conn.Pipeline()
+	_ = pipe.Process(ctx, cmd)
+	_ = pipe.Process(ctx, wait)
+	exec(ctx, pipe)
+	return cmd, wait
+}
+
+func (g *Gate) admitArgs(batch []*job, verb, script string) []any {
+	keys := len(g.admitKeys) + 3*len(batch)
+	args := make([]any, 0, 3+keys+1+7*len(batch))
+	args = append(args, verb, script, keys)
 	args = append(args, g.admitKeys...)
-	args = append(args, g.keys.email(j.req.Code), g.totalKey, g.keys.level(j.req.Level))
-	if j.idem != "" {
-		args = append(args, j.idem)
+	for _, j := range batch {
+		email, idem := any(g.keys.email(j.req.Code)), any(j.idem)
+		if j.idem == "" {
+			idem = email
+		}
+		args = append(args, email, g.keys.level(j.req.Level), idem)
 	}
-	return append(args, g.offset().Milliseconds(), j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+	args = append(args, g.offset().Milliseconds())
+	for _, j := range batch {
+		args = append(args, j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+	}
+	return args
 }
 
 type seatToUndo struct {

@@ -18,7 +18,7 @@ import (
 // probe that writes a key of its own finds out when the replicas are back.
 // Begin-pay, settle and release always try.
 const (
-	breakerRun     = 3                      // missing acknowledgements in a row that open it
+	breakerRun     = 3                      // missing acknowledgements in a row open it
 	probeEvery     = 250 * time.Millisecond // while it is open
 	releasesRest   = time.Minute            // releases of held seats are put off this long after it closed
 	lookEvery      = time.Second            // how old the count of replicas gets, and how late a new primary is noticed
@@ -30,6 +30,7 @@ type breaker struct {
 	gauge prometheus.Gauge
 
 	mu     sync.Mutex
+	run    int // missing acknowledgements in a row that open it
 	missed int
 	open   bool
 	closed time.Time // when it last closed
@@ -47,7 +48,7 @@ func (b *breaker) note(acked bool) {
 		}
 		return
 	}
-	if b.missed++; b.missed >= breakerRun && !b.open {
+	if b.missed++; b.missed >= b.run && !b.open {
 		b.open = true
 		b.gauge.Set(1)
 	}

@@ -10,8 +10,9 @@ func (g *Gate) HoldTurn() (release func()) {
 	if g.group.led {
 		panic("somebody has the turn")
 	}
-	g.group.led = true
-	return g.group.pass
+	g.group.led, g.group.lone = true, false
+	turn := g.group.turn
+	return func() { g.group.pass(turn) }
 }
 
 // Waiting is how many admissions wait for a turn.
@@ -36,4 +37,11 @@ func (g *Gate) SetBreakerClock(now func() time.Time) {
 	g.breaker.mu.Lock()
 	defer g.breaker.mu.Unlock()
 	g.breaker.now = now
+}
+
+// SetBreakerRun changes how many missing acknowledgements open the breaker.
+func (g *Gate) SetBreakerRun(n int) {
+	g.breaker.mu.Lock()
+	defer g.breaker.mu.Unlock()
+	g.breaker.run = n
 }

@@ -123,12 +123,16 @@ func New(d Deps) (*Service, error) {
 // a closed browser tab must not stop a booking half-way. It answers within the
 // request budget. Errors are the domain's outcomes.
 func (s *Service) Book(ctx context.Context, r booking.Request) (booking.Held, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Budgets.Request)
-	defer cancel()
-	seat, release, err := s.seat(ctx, r)
+	ctx = context.WithoutCancel(ctx)
+	deadline := time.Now().Add(s.Budgets.Request)
+	seat, release, err := s.seat(ctx, deadline, r)
 	if err != nil {
 		return booking.Held{}, s.refusal(ctx, r, err)
 	}
+	// Made once there is a seat: most requests end above, and each such context
+	// costs them.
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	defer release() // also when a dependency panics
 	if seat.Replay {
 		release()
@@ -147,14 +151,15 @@ func (s *Service) Book(ctx context.Context, r booking.Request) (booking.Held, er
 // gateway never keeps seats in limbo. When no slot is free the request is
 // checked at once, taking nothing: a rejection stands, and only one that would
 // be admitted waits, first come first served.
-func (s *Service) seat(ctx context.Context, r booking.Request) (booking.Seat, func(), error) {
+func (s *Service) seat(ctx context.Context, deadline time.Time, r booking.Request) (booking.Seat, func(), error) {
 	if !s.slots.TryAcquire(1) {
-		seat, err := s.admit(ctx, r, true)
+		seat, err := s.admit(ctx, deadline, r, true)
 		if !errors.Is(err, booking.ErrWouldAdmit) {
 			return seat, func() {}, err // a rejection, or a replay, which needs no slot
 		}
 		b := s.Budgets
-		wait, cancel := context.WithTimeout(ctx, b.Request-b.Redis-b.Create-b.Enqueue)
+		left := min(time.Until(deadline), b.Request) - b.Redis - b.Create - b.Enqueue
+		wait, cancel := context.WithTimeout(ctx, left)
 		defer cancel()
 		if err := s.slots.Acquire(wait, 1); err != nil {
 			return booking.Seat{}, nil, fmt.Errorf("no gateway slot in time: %w", booking.ErrTryAgain)
@@ -168,13 +173,13 @@ func (s *Service) seat(ctx context.Context, r booking.Request) (booking.Seat, fu
 			release()
 		}
 	}()
-	seat, err := s.admit(ctx, r, false)
+	seat, err := s.admit(ctx, deadline, r, false)
 	admitted = err == nil
 	return seat, release, err
 }
 
-func (s *Service) admit(ctx context.Context, r booking.Request, check bool) (booking.Seat, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Budgets.Redis)
+func (s *Service) admit(ctx context.Context, deadline time.Time, r booking.Request, check bool) (booking.Seat, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(s.Budgets.Redis, time.Until(deadline)))
 	defer cancel()
 	return s.Ledger.Admit(ctx, r, booking.NewAttemptSuffix(s.Now()), check)
 }

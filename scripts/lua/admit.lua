@@ -1,106 +1,133 @@
--- admit.lua: decide one booking request and, if a seat is free, take it.
+-- admit.lua: decide booking requests, in order, and take a seat for each that may
+-- have one. Requests that arrive together come in one call, so that a rejection
+-- costs almost nothing.
 -- KEYS[1..4] see prelude.lua   KEYS[5] sale:config   KEYS[6] booking:open
--- KEYS[7] booking:opens_at     KEYS[8] candidates:valid
--- KEYS[9] candidate:email:<code>   KEYS[10] adm:total   KEYS[11] adm:level:<L>
--- KEYS[12] hold:idem:<code>:<key hash>; not given without an idempotency key
--- ARGV[1] clock offset  ARGV[2] code  ARGV[3] e-mail  ARGV[4] level
--- ARGV[5] suffix of a fresh attempt id  ARGV[6] 'take', or 'check' to take nothing
--- ARGV[7] SHA-256 of normalised code, e-mail and level
--- ARGV[8] Redis TIME in ms after which nobody waits for the answer, or 0: a request
---         that a stall delivers late has been told no, and must take no seat
+-- KEYS[7] booking:opens_at     KEYS[8] candidates:valid   KEYS[9] adm:total
+-- then for each request: candidate:email:<code>, adm:level:<L>, and
+-- hold:idem:<code>:<key hash> (without an idempotency key, the first again)
+-- ARGV[1] clock offset, then for each request: code, e-mail, level, suffix of a
+-- fresh attempt id, 'take' or 'check' (which takes nothing), SHA-256 of normalised
+-- code, e-mail and level ('' without an idempotency key), and the Redis TIME in ms
+-- after which nobody waits for the answer, or 0: a request that a stall delivers
+-- late has been told no, and must take no seat
 -- Clock: Redis TIME plus the offset.
--- Returns {word, row or detail, now}:
+-- Returns {'decided', '', now, word, detail, word, detail, ...}, or {'unknown', '', now}:
 --   admitted row, taken_over row: a seat is this attempt's; counts once acknowledged
 --   replay row: the idempotency key's own attempt; written again, counts once acknowledged
---   duplicate row, mismatch, would_admit, unknown, invalid_level, invalid_code,
+--   duplicate row, mismatch, would_admit, invalid_level, invalid_code,
 --   email_mismatch, level_full, sold_out: nothing was written
 --   not_open opens_at (or 0): nothing was written
 --   expired: a seat is free, but nobody waits for it any more; nothing was written
 --   damaged key: a counter, the configuration or a row is not what it must be
 -- Repeated with the same suffix it finds its own row, writes it again and says
 -- admitted. A refusal only reads.
-local code, email, level, mine = ARGV[2], ARGV[3], ARGV[4], nil
 if not epoch then return {'unknown', '', now} end
-mine = epoch .. '-' .. ARGV[5]
+local KEYS_EACH, ARGS_EACH = 3, 7
+local requests = (#ARGV - 1) / ARGS_EACH
 
-local config = redis.call('HMGET', KEYS[5], 'cap', 'cap:' .. level, 'fee:' .. level, 'currency', 'hold_ms')
-if not config[2] then return {'invalid_level', '', now} end
-local cap, level_cap = tonumber(config[1]), tonumber(config[2])
-local fee, currency, hold = tonumber(config[3]), config[4], tonumber(config[5])
-if not (cap and level_cap and fee and currency and hold) then return {'damaged', KEYS[5], now} end
+-- Everything that decides is read in a few calls for all requests.
+local config, flat = {}, redis.call('HGETALL', KEYS[5])
+for i = 1, #flat, 2 do config[flat[i]] = flat[i + 1] end
+local cap, hold, currency = tonumber(config.cap or ''), tonumber(config.hold_ms or ''), config.currency
 
-local wanted_until = tonumber(ARGV[8])
-local expired = wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until
+local keys, codes = {KEYS[6], KEYS[7], KEYS[9]}, {}
+for i = 0, requests - 1 do
+  keys[#keys + 1] = KEYS[10 + i * KEYS_EACH]
+  keys[#keys + 1] = KEYS[11 + i * KEYS_EACH]
+  codes[#codes + 1] = ARGV[2 + i * ARGS_EACH]
+end
+local values = redis.call('MGET', unpack(keys))
+local rows = redis.call('HMGET', KEYS[2], unpack(codes))
+local valid = redis.call('SMISMEMBER', KEYS[8], unpack(codes))
+local switch, opens_at, total = values[1], tonumber(values[2] or ''), whole(values[3])
+local open = switch == '1' or (not switch and opens_at and now >= opens_at)
+local closed_until = '0'
+if not switch and opens_at then closed_until = string.format('%.0f', opens_at) end
+local taken, fresh_rows = {}, {} -- what this call itself has changed
 
--- What a refusal needs, in one call: e-mail on file, switch, counters.
-local on_file, switch, total, taken = unpack(redis.call('MGET', KEYS[9], KEYS[6], KEYS[10], KEYS[11]))
-total, taken = whole(total), whole(taken)
-local row, raw = fetch(code)
-if row == false then return {'damaged', KEYS[2], now} end
+local function decide(i)
+  local a, k = 1 + i * ARGS_EACH, 9 + i * KEYS_EACH
+  local code, email, level = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  local mine, take, body = epoch .. '-' .. ARGV[a + 4], ARGV[a + 5] == 'take', ARGV[a + 6]
+  local wanted_until = tonumber(ARGV[a + 7])
+  local expired = wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until
+  local level_key, idem_key = KEYS[k + 2], body ~= '' and KEYS[k + 3]
 
-if row and on_file == email then
-  if row.attempt == mine then
-    redis.call('HSET', KEYS[2], code, raw)
-    return {'admitted', raw, now}
+  local level_cap, fee = tonumber(config['cap:' .. level] or ''), tonumber(config['fee:' .. level] or '')
+  if not config['cap:' .. level] then return 'invalid_level', '' end
+  if not (cap and level_cap and fee and currency and hold) then return 'damaged', KEYS[5] end
+
+  local on_file = values[4 + 2 * i]
+  local row, raw = decode(fresh_rows[code] or rows[i + 1])
+  if row == false then return 'damaged', KEYS[2] end
+
+  local function remember(text)
+    fresh_rows[code] = text
+    if idem_key then
+      redis.call('SET', idem_key, cjson.encode({v = 1, attempt = mine, body = body}), 'PX', STASH_TTL)
+    end
+    return text
   end
-  local paying_open = not row.deadline or now < row.deadline
-  local entry = KEYS[12] and redis.call('GET', KEYS[12])
-  if entry and row.phase ~= 'refused' then
-    local ok, e = pcall(cjson.decode, entry)
-    if ok and type(e) == 'table' and e.attempt == row.attempt then
-      if e.body ~= ARGV[7] then return {'mismatch', '', now} end
-      -- A payable row's record is not known to be queued, so it is no 202 yet.
-      if paying_open and (row.phase == 'held' or row.phase == 'paying') then
-        redis.call('HSET', KEYS[2], code, raw)
-        return {'replay', raw, now}
+
+  if row and on_file == email then
+    if row.attempt == mine then
+      redis.call('HSET', KEYS[2], code, raw)
+      return 'admitted', raw
+    end
+    local paying_open = not row.deadline or now < row.deadline
+    local entry = idem_key and redis.call('GET', idem_key)
+    if entry and row.phase ~= 'refused' then
+      local ok, e = pcall(cjson.decode, entry)
+      if ok and type(e) == 'table' and e.attempt == row.attempt then
+        if e.body ~= body then return 'mismatch', '' end
+        -- A payable row's record is not known to be queued, so it is no 202 yet.
+        if paying_open and (row.phase == 'held' or row.phase == 'paying') then
+          redis.call('HSET', KEYS[2], code, raw)
+          return 'replay', raw
+        end
       end
     end
-  end
-  local lost = row.phase == 'new' and now - row.admitted_at >= TAKE_OVER
-  -- A refused attempt is taken over once its record is known to be ended: no row
-  -- would name it afterwards.
-  local refused = row.phase == 'refused' and row.released
-  if row.level == level and paying_open and (lost or refused) then
-    if ARGV[6] == 'check' then return {'would_admit', '', now} end
-    if expired then return {'expired', '', now} end
-    local back = row.back
-    if row.phase == 'refused' then
-      back = {attempt = row.attempt, payment = row.payment, admitted_at = row.admitted_at}
+    local lost = row.phase == 'new' and now - row.admitted_at >= TAKE_OVER
+    -- A refused attempt is taken over once its record is known to be ended: no row
+    -- would name it afterwards.
+    local refused = row.phase == 'refused' and row.released
+    if row.level == level and paying_open and (lost or refused) then
+      if not take then return 'would_admit', '' end
+      if expired then return 'expired', '' end
+      local back = row.back
+      if row.phase == 'refused' then
+        back = {attempt = row.attempt, payment = row.payment, admitted_at = row.admitted_at}
+      end
+      return 'taken_over', remember(save(code, {
+        attempt = mine, level = row.level, slot = row.slot, phase = 'new', admitted_at = now,
+        hold = row.hold, amount = row.amount, currency = row.currency, deadline = row.deadline, back = back,
+      }, now + LOOK_NEW))
     end
-    local fresh = {
-      attempt = mine, level = row.level, slot = row.slot, phase = 'new', admitted_at = now,
-      hold = row.hold, amount = row.amount, currency = row.currency, deadline = row.deadline, back = back,
-    }
-    local text = save(code, fresh, now + LOOK_NEW)
-    if KEYS[12] then
-      redis.call('SET', KEYS[12], cjson.encode({v = 1, attempt = mine, body = ARGV[7]}), 'PX', STASH_TTL)
-    end
-    return {'taken_over', text, now}
+    return 'duplicate', raw
   end
-  return {'duplicate', raw, now}
+
+  if not open then return 'not_open', closed_until end
+  if valid[i + 1] == 0 or not on_file then return 'invalid_code', '' end
+  if on_file ~= email then return 'email_mismatch', '' end
+
+  local seats = taken[level_key] or whole(values[5 + 2 * i])
+  if not total then return 'damaged', KEYS[9] end
+  if not seats then return 'damaged', level_key end
+  if seats >= level_cap then return 'level_full', '' end
+  if total >= cap then return 'sold_out', '' end
+  if not take then return 'would_admit', '' end
+  if expired then return 'expired', '' end
+
+  total = redis.call('INCR', KEYS[9])
+  taken[level_key] = redis.call('INCR', level_key)
+  return 'admitted', remember(save(code, {
+    attempt = mine, level = level, slot = total, phase = 'new', admitted_at = now,
+    hold = hold, amount = fee, currency = currency,
+  }, now + LOOK_NEW))
 end
 
-if switch ~= '1' then
-  local at = not switch and tonumber(redis.call('GET', KEYS[7]) or '')
-  if not at or now < at then return {'not_open', at and string.format('%.0f', at) or '0', now} end
+local answer = {'decided', '', now}
+for i = 0, requests - 1 do
+  answer[#answer + 1], answer[#answer + 2] = decide(i)
 end
-if redis.call('SISMEMBER', KEYS[8], code) == 0 or not on_file then return {'invalid_code', '', now} end
-if on_file ~= email then return {'email_mismatch', '', now} end
-
-if not total then return {'damaged', KEYS[10], now} end
-if not taken then return {'damaged', KEYS[11], now} end
-if taken >= level_cap then return {'level_full', '', now} end
-if total >= cap then return {'sold_out', '', now} end
-if ARGV[6] == 'check' then return {'would_admit', '', now} end
-if expired then return {'expired', '', now} end
-
-local slot = redis.call('INCR', KEYS[10])
-redis.call('INCR', KEYS[11])
-local text = save(code, {
-  attempt = mine, level = level, slot = slot, phase = 'new', admitted_at = now,
-  hold = hold, amount = fee, currency = currency,
-}, now + LOOK_NEW)
-if KEYS[12] then
-  redis.call('SET', KEYS[12], cjson.encode({v = 1, attempt = mine, body = ARGV[7]}), 'PX', STASH_TTL)
-end
-return {'admitted', text, now}
+return answer

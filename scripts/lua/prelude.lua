@@ -21,10 +21,9 @@ local function mark()
   redis.call('SET', KEYS[4], string.format('%.0f', now), 'PX', STASH_TTL)
 end
 
--- fetch returns the candidate's row and its text; nothing when there is none;
--- false when there is one that cannot be read.
-local function fetch(code)
-  local raw = redis.call('HGET', KEYS[2], code)
+-- decode returns a row and its text; nothing when there is none; false when there
+-- is one that cannot be read.
+local function decode(raw)
   if not raw then return nil end
   local ok, row = pcall(cjson.decode, raw)
   if not ok or type(row) ~= 'table' or type(row.attempt) ~= 'string'
@@ -33,6 +32,8 @@ local function fetch(code)
   end
   return row, raw
 end
+
+local function fetch(code) return decode(redis.call('HGET', KEYS[2], code)) end
 
 -- save writes the row and when someone must look at it next; without a time
 -- nobody need look again. It returns the row's text.
