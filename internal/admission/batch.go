@@ -23,6 +23,8 @@ const (
 	batchMost    = 128                  // admissions in one run of the script
 	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second          // one pipeline
+	batchTries   = 5                    // times a batch is sent, each on another connection
+	retryPause   = 5 * time.Millisecond // before the second; it doubles
 	turnMost     = 2 * time.Millisecond // a lone request, whose WAIT is in its pipeline, keeps the turn this long
 )
 
@@ -187,8 +189,13 @@ func (g *Gate) lead(batch []*job, turn uint64) {
 	pass := func() { g.group.pass(turn) }
 	defer pass()
 	g.metrics.batchSize.Observe(float64(len(batch)))
-	for try := 1; len(batch) > 0; try++ {
-		batch = g.sendBatch(batch, pass, try == tries)
+	for try := 1; ; try++ {
+		batch = g.sendBatch(batch, pass, try == batchTries)
+		if len(batch) == 0 {
+			return
+		}
+		// A server that is being replaced refuses at once; give it a moment.
+		time.Sleep(retryPause << (try - 1))
 	}
 }
 
@@ -239,6 +246,16 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	}
 	if notPrimary(wait.Err()) {
 		demoted = wait.Err()
+	}
+	if !acked && seats > 0 && demoted == nil && !last && wait.Err() != nil && retryable(wait.Err()) {
+		// The connection broke under the WAIT: the seats are taken, and perhaps
+		// acknowledged. The same attempts find them, on another connection; a "full"
+		// may have been full of them, and asks again.
+		for i := range results {
+			if w := results[i].ans.word; needsAck(w) || w == "level_full" || w == "sold_out" {
+				results[i] = signal{err: fmt.Errorf("admit: %w", wait.Err())}
+			}
+		}
 	}
 	if demoted != nil {
 		// No word of this server counts, and a seat it took is the new primary's to
