@@ -132,6 +132,11 @@ func (a *API) openLedger(ctx context.Context) error {
 	}
 	a.Gate, err = admission.New(a.rdb, admission.Options{
 		Keys: keys, Acks: int(c.Acks), ClockOffset: a.extras.ClockOffset, Log: a.log, Registerer: a.reg,
+		OnPrimaryChanged: func() { // what was acknowledged may be missing there
+			if a.Reconciler != nil {
+				a.Reconciler.CrossCheckNow()
+			}
+		},
 	})
 	if err != nil {
 		return err
