@@ -114,8 +114,9 @@ func request(i int, level string) booking.Request {
 
 func suffix() string { return booking.NewAttemptSuffix(time.Now()) }
 
-// onEach runs the test in-process and on a primary with a replica that must
-// acknowledge. Each run gets one server; each ledger on it its own keys.
+// onEach runs the test in-process and, on each engine, on a primary with a
+// replica that must acknowledge. Each run gets one server; each ledger on it its
+// own keys.
 func onEach(t *testing.T, fn func(t *testing.T, fresh func(t *testing.T) *ledger)) {
 	t.Helper()
 	t.Parallel()
@@ -123,8 +124,8 @@ func onEach(t *testing.T, fn func(t *testing.T, fresh func(t *testing.T) *ledger
 		rdb := connect(t, testenv.Mini(t))
 		fn(t, func(t *testing.T) *ledger { return newLedger(t, rdb, 0) })
 	})
-	t.Run("Pair", func(t *testing.T) {
-		rdb := connect(t, testenv.Pair(t).Primary.Addr())
+	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
+		rdb := connect(t, e.Pair(t).Primary.Addr())
 		fn(t, func(t *testing.T) *ledger { return newLedger(t, rdb, 1) })
 	})
 }

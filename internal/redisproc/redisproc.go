@@ -42,6 +42,8 @@ func Find() (path string, ok bool) {
 
 // Options say how to start a server.
 type Options struct {
+	// Program is the server program; "" is the one that Find finds.
+	Program string
 	// Dir is where the server gets a working folder of its own, removed with
 	// it. It must exist; "" is the system's folder for temporary files.
 	Dir string
@@ -73,9 +75,13 @@ const startTries = 5
 // must Stop the server. The error carries the last lines of the server's log,
 // or is ErrNotInstalled.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	path, ok := Find()
-	if !ok {
-		return nil, ErrNotInstalled
+	path := o.Program
+	if path == "" {
+		found, ok := Find()
+		if !ok {
+			return nil, ErrNotInstalled
+		}
+		path = found
 	}
 	s, err := startOnFreePort(ctx, path, o)
 	if err != nil {
@@ -195,6 +201,21 @@ func (s *Server) Stop() {
 // Kill is Stop where a test means a crash: clients see their connections reset
 // and the data is gone.
 func (s *Server) Kill() { s.Stop() }
+
+// Received is how far a replica is in its primary's stream of writes: of two
+// replicas the one with the larger figure has what the other has, and perhaps
+// more. 0 before the first synchronisation. An error on a primary.
+func (s *Server) Received(ctx context.Context) (int64, error) {
+	info, err := command(ctx, s.addr, "INFO replication")
+	if err != nil {
+		return 0, fmt.Errorf("ask redis at %s how much it received: %w", s.addr, err)
+	}
+	n, err := strconv.ParseInt(field(info, "slave_repl_offset"), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("redis at %s is not a replica", s.addr)
+	}
+	return n, nil
+}
 
 // Freeze suspends the server: connections stay open and nothing answers, as
 // with a stalled host. Thaw lets it go on. Freezing a primary also keeps its

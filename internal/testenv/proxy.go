@@ -13,16 +13,16 @@ import (
 // at once on open connections and on later ones; the last one called counts.
 // Safe for concurrent use.
 type FaultyProxy struct {
-	upstream string
 	listener net.Listener
 	work     sync.WaitGroup
 
-	mu      sync.Mutex
-	fault   fault
-	delay   time.Duration
-	changed chan struct{} // closed at the next change of fault; wakes a delayed reply
-	conns   map[*link]struct{}
-	closed  bool
+	mu       sync.Mutex
+	upstream string
+	fault    fault
+	delay    time.Duration
+	changed  chan struct{} // closed at the next change of fault; wakes a delayed reply
+	conns    map[*link]struct{}
+	closed   bool
 }
 
 type fault int
@@ -82,6 +82,23 @@ func (p *FaultyProxy) Cut() { p.set(faultCut, 0) }
 // after Forward; clients must open another.
 func (p *FaultyProxy) DropReplies() { p.set(faultDropReplies, 0) }
 
+// Retarget leads new connections to another upstream. Open ones stay where they
+// are, as after a change in DNS; Reset ends them.
+func (p *FaultyProxy) Retarget(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
+}
+
+// Reset closes the connections that are open. Later ones are served as before.
+func (p *FaultyProxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.conns {
+		l.close()
+	}
+}
+
 func (p *FaultyProxy) set(f fault, delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,8 +133,11 @@ func (p *FaultyProxy) accept(ctx context.Context) {
 
 func (p *FaultyProxy) serve(ctx context.Context, client net.Conn) {
 	defer client.Close()
+	p.mu.Lock()
+	upstream := p.upstream
+	p.mu.Unlock()
 	d := net.Dialer{Timeout: time.Second}
-	server, err := d.DialContext(ctx, "tcp", p.upstream)
+	server, err := d.DialContext(ctx, "tcp", upstream)
 	if err != nil {
 		return // the client sees what it would see of a server that is gone
 	}

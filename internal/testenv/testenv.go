@@ -6,12 +6,11 @@
 // server costs 20 ms and a pair 0.2 s, and a test may then freeze or kill what
 // it was given. Where no server program is installed such tests are skipped
 // with a message; with CI=true in the environment they fail instead, so that a
-// missing server cannot pass unseen. To test another version or Valkey, put its
-// redis-server first on the PATH.
+// missing server cannot pass unseen. OnEngines runs a test on both engines that
+// matter; everything else takes the redis-server on the PATH.
 package testenv
 
 import (
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -24,18 +23,18 @@ import (
 // startWithin bounds the start of servers on a busy machine.
 const startWithin = 30 * time.Second
 
+// anyEngine is what tests run on that do not care.
+func anyEngine(t testing.TB) Engine {
+	t.Helper()
+	NeedServer(t)
+	path, _ := redisproc.Find()
+	return Engine{Name: "redis", program: path}
+}
+
 // Redis starts a single server without replicas.
 func Redis(t testing.TB) *redisproc.Server {
 	t.Helper()
-	NeedServer(t)
-	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
-	defer cancel()
-	s, err := redisproc.Start(ctx, redisproc.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatalf("start redis: %v", err)
-	}
-	t.Cleanup(s.Stop)
-	return s
+	return anyEngine(t).Redis(t)
 }
 
 // Pair starts a primary and one replica that is online.
@@ -48,15 +47,7 @@ func Pair(t testing.TB) *redisproc.Pair {
 // has two.
 func Replicated(t testing.TB, replicas int) *redisproc.Pair {
 	t.Helper()
-	NeedServer(t)
-	ctx, cancel := context.WithTimeout(t.Context(), startWithin)
-	defer cancel()
-	p, err := redisproc.StartPair(ctx, t.TempDir(), replicas)
-	if err != nil {
-		t.Fatalf("start a redis primary with %d replicas: %v", replicas, err)
-	}
-	t.Cleanup(p.Stop)
-	return p
+	return anyEngine(t).Replicated(t, replicas)
 }
 
 // Mini starts an in-process Redis and returns its address. It has no
@@ -71,16 +62,19 @@ func Mini(t testing.TB) string {
 	return m.Addr()
 }
 
-// NeedServer skips the test where no server program is installed, and fails it
+// NeedServer skips the test where no server program is on the PATH, and fails it
 // there with CI=true.
 func NeedServer(t testing.TB) {
 	t.Helper()
-	if _, ok := redisproc.Find(); ok {
-		return
+	if _, ok := redisproc.Find(); !ok {
+		missing(t, "redis-server")
 	}
-	const what = "redis-server is not on the PATH: `make setup` installs it"
+}
+
+func missing(t testing.TB, what string) {
+	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s, and with CI=true this test must run", what)
+		t.Fatalf("%s is not installed (`make setup` does it), and with CI=true this test must run", what)
 	}
-	t.Skipf("NOT TESTED AGAINST A REAL REDIS: %s", what)
+	t.Skipf("NOT TESTED AGAINST A REAL REDIS: %s is not installed; `make setup` does it", what)
 }

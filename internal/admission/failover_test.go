@@ -1,0 +1,302 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/admission"
+	"holdfast/internal/booking"
+	"holdfast/internal/testenv"
+)
+
+// requestBudget is what a request gives to Redis.
+const requestBudget = time.Second
+
+// watched is a ledger that keeps count of its replicas, as in a running process.
+func watched(t *testing.T, s *testenv.Shard) *ledger {
+	t.Helper()
+	l := newLedger(t, connect(t, s.Front.Addr()), admission.AcksAuto)
+	if err := l.LearnReplicas(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Watch(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("watch: %v", err)
+		}
+	})
+	return l
+}
+
+// load is requests at a steady rate, each in a goroutine of its own and with a
+// budget, as an API process has them.
+type load struct {
+	*tally
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	shots []shot
+}
+
+// shot is one request's life.
+type shot struct {
+	began, ended time.Time
+	err          error
+}
+
+// shoot sends that many requests every 2 ms until the load is ended.
+func shoot(t *testing.T, l *ledger, perTick int, nth func(n int) booking.Request) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	d := &load{tally: newTally(), cancel: cancel}
+	t.Cleanup(func() { d.end() })
+	d.wg.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for range perTick {
+				r := nth(n)
+				n++
+				d.wg.Go(func() {
+					s := shot{began: time.Now()}
+					s.err = d.admit(l, r, requestBudget)
+					s.ended = time.Now()
+					d.mu.Lock()
+					defer d.mu.Unlock()
+					d.shots = append(d.shots, s)
+				})
+			}
+		}
+	})
+	return d
+}
+
+// end stops the load, waits for what is under way, and returns it all.
+func (d *load) end() []shot {
+	d.cancel()
+	d.wg.Wait()
+	return d.between(time.Time{}, time.Now())
+}
+
+// between are the requests that began and ended in that time.
+func (d *load) between(from, to time.Time) []shot {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var in []shot
+	for _, s := range d.shots {
+		if s.began.After(from) && s.ended.Before(to) {
+			in = append(in, s)
+		}
+	}
+	return in
+}
+
+// await waits until n requests that began after from have ended like that.
+func (d *load) await(t *testing.T, from time.Time, n int, like func(error) bool) {
+	t.Helper()
+	testenv.Eventually(t, func() error {
+		got := 0
+		for _, s := range d.between(from, time.Now()) {
+			if like(s.err) {
+				got++
+			}
+		}
+		if got < n {
+			return fmt.Errorf("%d requests ended as wanted, want %d", got, n)
+		}
+		return nil
+	})
+}
+
+func isAdmitted(err error) bool { return err == nil }
+func isFull(err error) bool     { return errors.Is(err, booking.ErrLevelFull) }
+func isAny(error) bool          { return true }
+
+// Case 7: the replica goes under load. No admission is confirmed, everyone who
+// would get a seat hears "try again" within the budget, rejections stay fast, and
+// it goes on by itself when the replica is back.
+func TestReplicaGone_UnderLoad(t *testing.T) {
+	t.Parallel()
+	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
+		s := e.Shard(t, 1)
+		l := watched(t, s)
+		sale := l.sell(t, 6000, 6000, 0)
+		takers := shoot(t, l, 1, func(n int) booking.Request { return request(1+n%5999, "N1") })
+		rejected := shoot(t, l, 1, func(int) booking.Request { return request(0, "N2") })
+		takers.await(t, time.Time{}, 200, isAdmitted)
+
+		s.Links[0].Cut()
+		cut := time.Now()
+		testenv.Eventually(t, func() error {
+			if !l.BreakerOpen() {
+				return errors.New("the breaker is closed")
+			}
+			return nil
+		})
+		open := time.Now()
+		takers.await(t, open, 100, isAny) // and nobody is under way who asked before
+		settled := time.Now()
+		takers.await(t, settled, 300, isAny)
+		back := time.Now()
+		s.Links[0].Forward()
+		takers.await(t, back, 200, isAdmitted)
+		takers.end()
+		rejected.end()
+
+		for _, shot := range takers.between(cut, back) {
+			took := shot.ended.Sub(shot.began)
+			if !errors.Is(shot.err, booking.ErrTryAgain) && !errors.Is(shot.err, booking.ErrDuplicate) || took > requestBudget {
+				t.Errorf("without the replica: heard %v after %s, want try again within %s", shot.err, took, requestBudget)
+			}
+		}
+		var took []time.Duration
+		for _, shot := range rejected.between(settled, back) {
+			if !isFull(shot.err) {
+				t.Errorf("a rejection became %v", shot.err)
+			}
+			took = append(took, shot.ended.Sub(shot.began))
+		}
+		slices.Sort(took)
+		if len(took) < 100 || took[len(took)/2] > 50*time.Millisecond {
+			t.Errorf("rejections without the replica: got %d, median %s, want 100 at 50 ms or less", len(took), took[len(took)/2])
+		}
+		takers.wantRows(t, l.audit(t, sale))
+		replica := l.another(t, connect(t, s.Replicas[0].Addr()), 0)
+		takers.wantRows(t, replica.audit(t, sale))
+	})
+}
+
+// Case 8: replication is blocked, five are admitted that nobody acknowledges, the
+// primary dies and a replica takes its place. What was acknowledged is there, and
+// the cap holds.
+func TestFailover_WithReplicationBlockedSellsNothingTwice(t *testing.T) {
+	t.Parallel()
+	const seats = 5
+	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
+		for name, block := range map[string]func(t *testing.T, s *testenv.Shard){
+			"CutOff": func(_ *testing.T, s *testenv.Shard) {
+				for _, link := range s.Links {
+					link.DropReplies()
+				}
+			},
+			// What a frozen replica was sent waits for it, the undo as well.
+			"Frozen": func(t *testing.T, s *testenv.Shard) {
+				for _, r := range s.Replicas {
+					if err := r.Freeze(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			"OneOfTwo": func(_ *testing.T, s *testenv.Shard) { s.Links[0].DropReplies() },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := e.Shard(t, 2)
+				l, c := watched(t, s), newTally()
+				sale := l.sell(t, 200, seats)
+				admit := func(i int) error { return c.admit(l, request(i, "N1"), requestBudget) }
+				if err := errors.Join(admit(1), admit(2)); err != nil {
+					t.Fatal(err)
+				}
+				block(t, s)
+				for i := 3; i < 3+seats; i++ {
+					wantErr(t, "admission that not every replica has", admit(i), booking.ErrTryAgain)
+				}
+				s.Primary.Kill()
+				for _, r := range s.Replicas {
+					if err := r.Thaw(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.Promote(t)
+				i := 10
+				testenv.Eventually(t, func() error {
+					i++
+					if err := admit(i % 100); err != nil && !isFull(err) {
+						return err
+					}
+					return nil
+				})
+				rush(20, 100, func(i int) { _ = admit(100 + i) }) // noted
+				if len(c.seats) != seats {
+					t.Errorf("acknowledged: got %d seats, want %d; %v, %v", len(c.seats), seats, c.heard, c.other)
+				}
+				c.other = nil // what was heard while the primary was dead
+				c.wantRows(t, l.audit(t, sale))
+			})
+		}
+	})
+}
+
+// The primary dies under load and the replica that has most takes its place
+// behind the same address: admissions go on within 5 s without a restart, every
+// one that was acknowledged is there, and the cap holds. So too when the old
+// primary hangs with its connections open and comes back later.
+func TestFailover_UnderLoad(t *testing.T) {
+	t.Parallel()
+	const seats, candidates = 1200, 12000
+	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
+		for name, hangs := range map[string]bool{"Dies": false, "Hangs": true} {
+			t.Run(name, func(t *testing.T) {
+				s := e.Shard(t, 2)
+				l := watched(t, s)
+				sale := l.sell(t, candidates, seats)
+				d := shoot(t, l, 2, func(n int) booking.Request { return request(n%candidates, "N1") })
+				d.await(t, time.Time{}, 500, isAdmitted)
+
+				old := s.Primary
+				var promoted time.Time
+				if hangs {
+					if err := old.Freeze(); err != nil {
+						t.Fatal(err)
+					}
+					promoted = s.Promote(t)
+				} else {
+					promoted = s.Failover(t)
+				}
+				d.await(t, promoted, 100, isAdmitted)
+				first := time.Now()
+				for _, shot := range d.between(promoted, time.Now()) {
+					if shot.err == nil && shot.ended.Before(first) {
+						first = shot.ended
+					}
+				}
+				if took := first.Sub(promoted); took > 5*time.Second {
+					t.Errorf("the first admission came %s after the promotion, want within 5s", took)
+				}
+				if hangs {
+					if err := old.Thaw(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				d.await(t, promoted, 500, isFull)
+				d.end()
+
+				rows := l.another(t, connect(t, s.Primary.Addr()), 0).audit(t, sale)
+				d.wantKept(t, rows)
+				if len(rows) != seats {
+					t.Errorf("seats taken: got %d, want all %d", len(rows), seats)
+				}
+				for code, row := range rows {
+					if _, acked := d.seats[code]; !acked && row.Phase != booking.PhaseNew {
+						t.Errorf("%s: got %s, want a seat that nobody was told of to be new", code, row.Phase)
+					}
+				}
+			})
+		}
+	})
+}
