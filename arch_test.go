@@ -90,6 +90,7 @@ var plan = []struct {
 	}},
 	{"a stand-in or a contract suite speaks the domain's words only", map[string][]string{
 		"internal/mockgateway":           {"internal/booking"},
+		"internal/model":                 {},
 		"internal/testenv":               {"internal/redisproc"},
 		"internal/booking/bookingtest":   {"internal/booking"},
 		"internal/store/storetest":       {"internal/booking"},
