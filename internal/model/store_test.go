@@ -1,0 +1,239 @@
+package model_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/store/storetest"
+)
+
+// records is a booking store in memory: a file on disk would take most of a
+// sequence's time. It passes the suite of the drivers.
+type records struct {
+	mu  sync.Mutex
+	all map[string]booking.Record // by candidate hash and attempt
+}
+
+func newRecords() *records { return &records{all: map[string]booking.Record{}} }
+
+func TestRecords_AreABookingStore(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(*testing.T) storetest.Store { return newRecords() })
+}
+
+// change makes one conditional write.
+func (s *records) change(ctx context.Context, hash, attempt string, fn func(have booking.Record, there bool) (booking.Record, error)) (booking.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return booking.Record{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have, there := s.all[hash+attempt]
+	rec, err := fn(have, there)
+	if err != nil {
+		return rec, err
+	}
+	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.MailClaimUntil, &rec.TTL} {
+		*t = t.Round(0).UTC()
+	}
+	s.all[hash+attempt] = rec
+	return rec, nil
+}
+
+func validHeld(rec booking.Record) error {
+	if err := rec.Validate(); err != nil {
+		return err
+	}
+	if rec.State != booking.StateHeld {
+		return fmt.Errorf("record to put is %s", rec.State)
+	}
+	return nil
+}
+
+func (s *records) PutHeld(ctx context.Context, rec booking.Record) (booking.Record, bool, error) {
+	if err := validHeld(rec); err != nil {
+		return booking.Record{}, false, err
+	}
+	created := false
+	rec, err := s.change(ctx, rec.CandidateHash, rec.Attempt, func(have booking.Record, there bool) (booking.Record, error) {
+		if created = !there; there {
+			return have, nil
+		}
+		return rec, nil
+	})
+	return rec, created, err
+}
+
+func (s *records) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error) {
+	if err := p.Record.Validate(); err != nil {
+		return booking.Record{}, err
+	}
+	if p.Transaction == "" || p.PaidAt.IsZero() {
+		return booking.Record{}, errors.New("mark paid: transaction or time is missing")
+	}
+	return s.change(ctx, p.Record.CandidateHash, p.Record.Attempt, func(rec booking.Record, there bool) (booking.Record, error) {
+		switch {
+		case !there:
+			rec = p.Record
+		case rec.PaymentID != p.Record.PaymentID:
+			return booking.Record{}, booking.ErrOtherThanOrdered
+		case rec.State == booking.StatePaid && rec.Transaction != p.Transaction:
+			return rec, booking.ErrSecondPayment
+		case rec.State == booking.StatePaid:
+			return rec, nil
+		}
+		rec.State, rec.Transaction, rec.PaidAt, rec.TTL = booking.StatePaid, p.Transaction, p.PaidAt, time.Time{}
+		if rec.Mail != booking.MailSent {
+			rec.Mail = booking.MailDue
+		}
+		return rec, nil
+	})
+}
+
+func (s *records) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
+	if err := validHeld(rec); err != nil {
+		return err
+	}
+	_, err := s.change(ctx, rec.CandidateHash, rec.Attempt, func(have booking.Record, there bool) (booking.Record, error) {
+		switch {
+		case !there:
+			have = rec
+		case have.PaymentID != rec.PaymentID:
+			return booking.Record{}, booking.ErrOtherThanOrdered
+		case have.State == booking.StatePaid:
+			return booking.Record{}, booking.ErrAlreadyPaid
+		case have.State == booking.StateReleased:
+			return booking.Record{}, booking.ErrNotOwner
+		}
+		if at.After(have.ExecuteAt) {
+			have.ExecuteAt = at
+		}
+		return have, nil
+	})
+	return err
+}
+
+func (s *records) Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error {
+	_, err := s.change(ctx, candidateHash, attempt, func(rec booking.Record, there bool) (booking.Record, error) {
+		switch {
+		case !there:
+			return rec, booking.ErrNotFound
+		case rec.PaymentID != paymentID:
+			return rec, booking.ErrOtherThanOrdered
+		case rec.State == booking.StatePaid:
+			return rec, booking.ErrAlreadyPaid
+		case rec.State == booking.StateReleased:
+			return rec, nil
+		}
+		rec.State, rec.Reason, rec.TTL = booking.StateReleased, reason, booking.ReleasedTTL(at)
+		return rec, nil
+	})
+	return err
+}
+
+func (s *records) ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error) {
+	if claim == "" {
+		return false, errors.New("claim mail: claim is empty")
+	}
+	_, err := s.change(ctx, candidateHash, attempt, func(rec booking.Record, _ bool) (booking.Record, error) {
+		free := rec.MailClaim == "" || rec.MailClaim == claim || !now.Before(rec.MailClaimUntil)
+		if rec.State != booking.StatePaid || rec.Mail != booking.MailDue || !free {
+			return rec, booking.ErrNotOwner
+		}
+		rec.MailClaim, rec.MailClaimUntil = claim, until
+		return rec, nil
+	})
+	if errors.Is(err, booking.ErrNotOwner) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (s *records) MailSent(ctx context.Context, candidateHash, attempt, claim string) error {
+	_, err := s.change(ctx, candidateHash, attempt, func(rec booking.Record, there bool) (booking.Record, error) {
+		switch {
+		case !there:
+			return rec, booking.ErrNotFound
+		case rec.Mail == booking.MailSent:
+			return rec, nil
+		case rec.Mail != booking.MailDue || rec.MailClaim != claim || claim == "":
+			return rec, booking.ErrNotOwner
+		}
+		rec.Mail, rec.MailClaim, rec.MailClaimUntil = booking.MailSent, "", time.Time{}
+		return rec, nil
+	})
+	return err
+}
+
+func (s *records) Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error) {
+	all, err := s.list(ctx, func(r booking.Record) bool { return r.CandidateHash == candidateHash && r.Attempt == attempt })
+	if err == nil && len(all) == 0 {
+		err = booking.ErrNotFound
+	}
+	if err != nil {
+		return booking.Record{}, err
+	}
+	return all[0], nil
+}
+
+func (s *records) RecordByPayment(ctx context.Context, paymentID string) (booking.Record, error) {
+	all, err := s.list(ctx, func(r booking.Record) bool { return r.PaymentID == paymentID })
+	if err == nil && len(all) == 0 {
+		err = booking.ErrNotFound
+	}
+	if err != nil {
+		return booking.Record{}, err
+	}
+	return all[0], nil
+}
+
+func (s *records) RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error) {
+	return s.list(ctx, func(r booking.Record) bool { return r.CandidateHash == candidateHash })
+}
+
+func (s *records) Records(ctx context.Context) iter.Seq2[booking.Record, error] {
+	return func(yield func(booking.Record, error) bool) {
+		all, err := s.list(ctx, func(booking.Record) bool { return true })
+		if err != nil {
+			yield(booking.Record{}, err)
+			return
+		}
+		for _, r := range all {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (s *records) Empty(ctx context.Context) (bool, error) {
+	all, err := s.list(ctx, func(booking.Record) bool { return true })
+	return len(all) == 0, err
+}
+
+func (s *records) Ping(ctx context.Context) error { return ctx.Err() }
+
+// list gives what matches, oldest attempt first.
+func (s *records) list(ctx context.Context, match func(booking.Record) bool) ([]booking.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []booking.Record
+	for _, r := range s.all {
+		if match(r) {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b booking.Record) int { return strings.Compare(a.Attempt, b.Attempt) })
+	return out, nil
+}
