@@ -20,7 +20,7 @@ import (
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
 const (
-	batchMost    = 128                  // admissions in one run of the script
+	batchMost    = 32                   // admissions in one run of the script
 	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second          // one pipeline
 	batchTries   = 5                    // times a batch is sent, each on another connection

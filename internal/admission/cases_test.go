@@ -619,9 +619,7 @@ func TestScriptsForgotten_WhileManyAreSent(t *testing.T) {
 				go func() {
 					defer close(heard)
 					rush(many, many, func(i int) {
-						r := request(i, "N1")
-						r.Key = "k"                       // makes what is sent longer than one write
-						_ = c.admit(l, r, 10*time.Second) // noted
+						_ = c.admit(l, request(i, "N1"), 10*time.Second) // noted
 					})
 				}()
 				testenv.Eventually(t, func() error {
@@ -649,10 +647,11 @@ func TestScriptsForgotten_WhileManyAreSent(t *testing.T) {
 	})
 }
 
-// haltingWire stops, once armed, when a large write has gone out and before the
-// next, until it is told to go on.
+// haltingWire, once armed, lets one more write through, and halts those after it
+// until it is told to go on.
 type haltingWire struct {
 	armed        atomic.Bool
+	writes       atomic.Int64 // since it was armed
 	halted, goOn chan struct{}
 }
 
@@ -671,12 +670,16 @@ type haltingConn struct {
 }
 
 func (c haltingConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	if len(b) >= 16<<10 && c.wire.armed.CompareAndSwap(true, false) {
-		close(c.wire.halted)
-		<-c.wire.goOn
+	if c.wire.armed.Load() {
+		switch n := c.wire.writes.Add(1); {
+		case n == 2:
+			close(c.wire.halted)
+			fallthrough
+		case n > 2:
+			<-c.wire.goOn
+		}
 	}
-	return n, err
+	return c.Conn.Write(b)
 }
 
 // Case 11: a thousand requests at once on a pool of 64 while Redis does not
