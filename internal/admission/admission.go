@@ -273,6 +273,9 @@ func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []an
 			return answer{}, perr
 		}
 		a.acked = acks == 0 || (wait.Err() == nil && wait.Val() >= int64(acks))
+		if acks > 0 && a.word != "unknown" { // which writes nothing that could be acknowledged
+			g.breaker.note(a.acked)
+		}
 		return a, nil
 	}
 }
@@ -382,12 +385,13 @@ func retryable(err error) bool {
 // booking.NewAttemptSuffix's, made for this call alone. With check nothing is
 // taken, and a free seat is booking.ErrWouldAdmit.
 func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeout)
-		defer cancel()
+	j := &job{ctx: ctx, req: r, suffix: suffix, mode: "take", signal: make(chan signal, 1), until: r.Until}
+	if d, ok := ctx.Deadline(); ok && (j.until.IsZero() || d.Before(j.until)) {
+		j.until = d
 	}
-	j := &job{ctx: ctx, req: r, suffix: suffix, mode: "take", signal: make(chan signal, 1)}
+	if j.until.IsZero() {
+		j.until = time.Now().Add(callTimeout)
+	}
 	// With the breaker open nothing is taken: a free seat is "try again", and so is
 	// a repeated request, whose seat cannot be acknowledged now.
 	refuse := g.breaker.isOpen()
@@ -435,8 +439,11 @@ func (g *Gate) seat(ctx context.Context, a answer) (booking.Seat, error) {
 			return booking.Seat{}, &booking.NotOpenError{}
 		}
 		return booking.Seat{}, &booking.NotOpenError{OpensAt: time.UnixMilli(ms).UTC()}
-	case "unknown", "damaged":
+	case "unknown", "damaged", "failed":
 		err := ledgerError(a)
+		if a.word == "failed" {
+			err = fmt.Errorf("admit: the server refuses to write: %s", a.detail)
+		}
 		if last := g.complained.Load(); time.Since(time.Unix(0, last)) > complainEvery && g.complained.CompareAndSwap(last, time.Now().UnixNano()) {
 			g.log.ErrorContext(ctx, "seat ledger refuses to decide", "error", err)
 		}
@@ -473,12 +480,11 @@ func (c *serverClock) learn(now time.Time) {
 
 // wantedUntil is the time by Redis's clock after which the caller has given up:
 // its deadline less what an acknowledgement takes. 0 while the clock is unknown.
-func (g *Gate) wantedUntil(ctx context.Context) int64 {
-	deadline, ok := ctx.Deadline()
-	if !ok || !g.clock.known.Load() {
+func (g *Gate) wantedUntil(j *job) int64 {
+	if !g.clock.known.Load() {
 		return 0
 	}
-	return deadline.Add(time.Duration(g.clock.ahead.Load()) - (waitTimeout+50)*time.Millisecond).UnixMilli()
+	return j.until.Add(time.Duration(g.clock.ahead.Load()) - (waitTimeout+50)*time.Millisecond).UnixMilli()
 }
 
 func bodyHash(r booking.Request) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ const (
 // job is one admission on its way.
 type job struct {
 	ctx    context.Context // the caller's; only its end matters
+	until  time.Time       // when the caller stops waiting
 	req    booking.Request
 	suffix string
 	mode   string
@@ -43,6 +45,14 @@ type job struct {
 	gone bool
 	// late is set after the script said expired once; the second time stands.
 	late bool
+}
+
+// over says why nobody waits for the job any more; nil while somebody does.
+func (j *job) over() error {
+	if time.Now().After(j.until) {
+		return context.DeadlineExceeded
+	}
+	return j.ctx.Err()
 }
 
 type signal struct {
@@ -60,6 +70,22 @@ type group struct {
 	lone    bool   // its holder leads itself alone, with WAIT in the pipeline
 	waiting []*job
 	most    int // that may wait
+
+	timers sync.Pool // *time.Timer, stopped: one for each who waits
+}
+
+func (q *group) timer(d time.Duration) *time.Timer {
+	t, ok := q.timers.Get().(*time.Timer)
+	if !ok {
+		return time.NewTimer(d)
+	}
+	t.Reset(d)
+	return t
+}
+
+func (q *group) putTimer(t *time.Timer) {
+	t.Stop() // and nothing is left in its channel, since Go 1.23
+	q.timers.Put(t)
 }
 
 var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
@@ -151,14 +177,19 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	// Who waits behind a lone request, not the lone request, pays for the timer.
-	var held <-chan time.Time
+	// Who waits, not the lone request, pays for timers.
+	var held, over <-chan time.Time
 	if lead {
 		g.lead([]*job{j}, turn)
-	} else if lone {
-		t := time.NewTimer(turnMost)
-		defer t.Stop()
-		held = t.C
+	} else {
+		end := g.group.timer(time.Until(j.until))
+		defer g.group.putTimer(end)
+		over = end.C
+		if lone {
+			t := time.NewTimer(turnMost)
+			defer t.Stop()
+			held = t.C
+		}
 	}
 	for {
 		select {
@@ -169,17 +200,23 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 				return s.ans, s.err
 			}
 			g.lead(g.group.take(), s.turn)
+		case <-over:
+			return g.giveUp(j, context.DeadlineExceeded)
 		case <-j.ctx.Done():
-			s, sent := g.group.leave(j)
-			switch {
-			case sent && s.lead:
-				g.group.pass(s.turn)
-			case sent:
-				return s.ans, s.err
-			}
-			return answer{}, fmt.Errorf("admit: %w", j.ctx.Err())
+			return g.giveUp(j, j.ctx.Err())
 		}
 	}
+}
+
+// giveUp ends a wait, unless the outcome has come just now.
+func (g *Gate) giveUp(j *job, why error) (answer, error) {
+	switch s, sent := g.group.leave(j); {
+	case sent && s.lead:
+		g.group.pass(s.turn)
+	case sent:
+		return s.ans, s.err
+	}
+	return answer{}, fmt.Errorf("admit: %w", why)
 }
 
 // lead sends a batch and finishes every job in it. A job that got no answer
@@ -202,14 +239,8 @@ func (g *Gate) lead(batch []*job, turn uint64) {
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	// Not a caller's context: a batch belongs to all of them, and ends with the last.
-	// A lone request's own has a deadline and will do, since a lone caller who leads
-	// cannot leave.
-	ctx := batch[0].ctx
-	if len(batch) > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(context.Background(), wantedBy(batch))
-		defer cancel()
-	}
+	ctx, cancel := context.WithDeadline(context.Background(), wantedBy(batch))
+	defer cancel()
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
@@ -223,7 +254,7 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	results, wait := g.runBatch(ctx, conn, batch, asked)
 	pass()
 
-	seats := 0
+	seats, unheard := 0, false
 	var demoted error
 	for _, r := range results {
 		switch {
@@ -231,6 +262,8 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 			demoted = r.err
 		case r.err == nil && needsAck(r.ans.word):
 			seats++
+		case r.err == nil && r.ans.word == "failed" && strings.Contains(r.ans.detail, "NOREPLICAS"):
+			unheard = true // the server itself counts too few replicas
 		}
 	}
 	acked := acks == 0
@@ -246,6 +279,11 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	}
 	if notPrimary(wait.Err()) {
 		demoted = wait.Err()
+	}
+	// A refusal has written nothing, so that replicas acknowledge it says little;
+	// that they do not says all.
+	if unheard || (seats == 0 && asked > 0 && demoted == nil && wait.Err() == nil && wait.Val() < int64(acks)) {
+		g.breaker.note(false)
 	}
 	if !acked && seats > 0 && demoted == nil && !last && wait.Err() != nil && retryable(wait.Err()) {
 		// The connection broke under the WAIT: the seats are taken, and perhaps
@@ -267,14 +305,25 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	}
 	undo := g.settleBatch(batch, results, acked)
 	for i, j := range batch {
+		// A seat whose caller has left goes back. The others are told afterwards: for
+		// them the level was full of it.
+		if r := results[i]; acked && r.err == nil && ownsSeat(r.ans.word) && !g.group.finish(j, r) {
+			undo = append(undo, undoOf(j, r.ans))
+		}
+	}
+	if len(undo) > 0 {
+		uncertain(results)
+	}
+	for i, j := range batch {
 		switch r := results[i]; {
-		case r.err != nil && !last && j.ctx.Err() == nil && (retryable(r.err) || ctx.Err() != nil):
+		case acked && r.err == nil && ownsSeat(r.ans.word): // told above
+		case r.err != nil && !last && j.over() == nil && (retryable(r.err) || ctx.Err() != nil):
 			again = append(again, j)
-		case r.err == nil && r.ans.word == "expired" && !j.late && j.ctx.Err() == nil:
+		case r.err == nil && r.ans.word == "expired" && !j.late && j.over() == nil:
 			j.late = true // our idea of Redis's clock was old, and now is not
 			again = append(again, j)
-		case !g.group.finish(j, r) && r.err == nil && ownsSeat(r.ans.word) && acked:
-			undo = append(undo, undoOf(j, r.ans)) // nobody is there to pay for it
+		default:
+			g.group.finish(j, r)
 		}
 	}
 	g.undoOn(conn, undo)
@@ -285,19 +334,18 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 func wantedBy(batch []*job) time.Time {
 	var last time.Time
 	for _, j := range batch {
-		if d, ok := j.ctx.Deadline(); ok && d.After(last) {
-			last = d
+		if j.until.After(last) {
+			last = j.until
 		}
 	}
-	if most := time.Now().Add(batchTimeout); last.IsZero() || last.After(most) {
+	if most := time.Now().Add(batchTimeout); last.After(most) {
 		return most
 	}
 	return last
 }
 
 // settleBatch marks what was acknowledged and lists the seats to undo: those
-// that attempts of this batch took, if it was not. A "full" in such a batch may
-// have been full of them, so it becomes "try again".
+// that attempts of this batch took, if it was not.
 func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []seatToUndo) {
 	for i := range results {
 		r := &results[i]
@@ -310,15 +358,16 @@ func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []s
 			undo = append(undo, undoOf(batch[i], r.ans))
 		}
 	}
-	if len(undo) == 0 {
-		return nil
-	}
+	return undo
+}
+
+// uncertain turns every "full" into "try again": seats of its batch go back.
+func uncertain(results []signal) {
 	for i := range results {
 		if w := results[i].ans.word; w == "level_full" || w == "sold_out" {
 			results[i].ans.word = "uncertain"
 		}
 	}
-	return undo
 }
 
 func ownsSeat(word string) bool { return word == "admitted" || word == "taken_over" }
@@ -376,7 +425,7 @@ func (g *Gate) admitArgs(batch []*job, verb, script string) []any {
 	}
 	args = append(args, g.offset().Milliseconds())
 	for _, j := range batch {
-		args = append(args, j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j.ctx))
+		args = append(args, j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j))
 	}
 	return args
 }

@@ -121,16 +121,22 @@ func (g *Gate) observe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.healthy.Store(int64(s.replicas))
 	g.unseen.Store(false)
-	if s.runID == "" {
+	changed := false
+	before := g.runID.Load()
+	if s.runID != "" {
+		before = g.runID.Swap(&s.runID)
+		changed = before != nil && *before != s.runID
+	}
+	if changed {
+		// First, so that no connection to the old primary is believed with the new
+		// one's number of replicas, which may be smaller.
+		g.cohorts.retire()
+	}
+	g.healthy.Store(int64(s.replicas))
+	if !changed {
 		return nil
 	}
-	before := g.runID.Swap(&s.runID)
-	if before == nil || *before == s.runID {
-		return nil
-	}
-	g.cohorts.retire()
 	g.log.WarnContext(ctx, "the primary changed; connections made before are not used again", "run_id", s.runID, "before", *before)
 	g.onPrimaryChanged()
 	return nil

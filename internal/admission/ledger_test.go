@@ -1228,6 +1228,9 @@ func TestAdmit_UnacknowledgedSeatIsUndone(t *testing.T) {
 	if _, _, err := l.Row(t.Context(), code(1)); !errors.Is(err, booking.ErrNotFound) {
 		t.Errorf("row of the undone admission: got %v, want none", err)
 	}
+	if err := l.Probe(t.Context()); err != nil { // three were not acknowledged: the breaker is open
+		t.Fatal(err)
+	}
 	l.mustAdmit(t, 1, "N1")
 	if _, err := l.Settle(t.Context(), code(5), held.Attempt, held.Payment, "TRX1"); err != nil {
 		t.Errorf("settle repeated once the replica is back: %v", err)

@@ -7,6 +7,9 @@ type Request struct {
 	Code, Email, Level string
 	// Key is the client's idempotency key, or "".
 	Key string
+	// Until is when its caller stops waiting; zero: at its context's deadline. An
+	// admission that is decided later takes no seat.
+	Until time.Time
 }
 
 // Seat is an acknowledged admission.

@@ -166,21 +166,30 @@ func (s *Service) seat(ctx context.Context, deadline time.Time, r booking.Reques
 		}
 	}
 	s.inUse.Inc()
-	release := sync.OnceFunc(func() { s.inUse.Dec(); s.slots.Release(1) })
 	admitted := false
 	defer func() {
-		if !admitted {
-			release()
+		if !admitted { // also when the ledger panics
+			s.freeSlot()
 		}
 	}()
 	seat, err := s.admit(ctx, deadline, r, false)
-	admitted = err == nil
-	return seat, release, err
+	if err != nil {
+		return seat, nil, err
+	}
+	admitted = true
+	return seat, sync.OnceFunc(s.freeSlot), nil
+}
+
+func (s *Service) freeSlot() {
+	s.inUse.Dec()
+	s.slots.Release(1)
 }
 
 func (s *Service) admit(ctx context.Context, deadline time.Time, r booking.Request, check bool) (booking.Seat, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(s.Budgets.Redis, time.Until(deadline)))
-	defer cancel()
+	// No context with a deadline: it would be a good part of what a refusal costs.
+	if r.Until = time.Now().Add(s.Budgets.Redis); r.Until.After(deadline) {
+		r.Until = deadline
+	}
 	return s.Ledger.Admit(ctx, r, booking.NewAttemptSuffix(s.Now()), check)
 }
 

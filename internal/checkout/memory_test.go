@@ -58,6 +58,7 @@ func (m *memory) refuse(_ booking.Row, code string) error {
 }
 
 func (m *memory) Admit(_ context.Context, r booking.Request, suffix string, check bool) (booking.Seat, error) {
+	r.Until = time.Time{} // is no part of what was asked for
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, attempt := time.Now(), booking.AttemptID(epoch, suffix)

@@ -19,6 +19,8 @@
 --   not_open opens_at (or 0): nothing was written
 --   expired: a seat is free, but nobody waits for it any more; nothing was written
 --   damaged key: a counter, the configuration or a row is not what it must be
+--   failed text: Redis refuses the write (no replica it wants, no memory, no disk);
+--   nothing was written, and the answers of the others stand
 -- Repeated with the same suffix it finds its own row, writes it again and says
 -- admitted. A refusal only reads.
 if not epoch then return {'unknown', '', now} end
@@ -126,8 +128,19 @@ local function decide(i)
   }, now + LOOK_NEW))
 end
 
+-- A request that cannot be decided fails alone: the others were told right. Redis
+-- refuses a script's first write or none, so a refused request has written nothing.
 local answer = {'decided', '', now}
 for i = 0, requests - 1 do
-  answer[#answer + 1], answer[#answer + 2] = decide(i)
+  local ok, word, detail = pcall(decide, i)
+  if not ok then
+    detail = type(word) == 'table' and word.err or tostring(word)
+    if string.find(detail, 'READONLY', 1, true) then
+      -- This is no primary: none of its answers counts.
+      return redis.error_reply('READONLY ' .. detail)
+    end
+    word = 'failed'
+  end
+  answer[#answer + 1], answer[#answer + 2] = word, detail
 end
 return answer

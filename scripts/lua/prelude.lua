@@ -21,13 +21,29 @@ local function mark()
   redis.call('SET', KEYS[4], string.format('%.0f', now), 'PX', STASH_TTL)
 end
 
+local PHASES = {new = true, payable = true, held = true, refused = true, paying = true, paid = true}
+local TEXTS = {'attempt', 'level', 'phase', 'currency'}
+local NUMBERS = {'slot', 'admitted_at', 'hold', 'amount'}
+local MAYBE_TEXTS = {'payment', 'owner', 'ended_by', 'transaction'}
+local MAYBE_NUMBERS = {'deadline', 'ends', 'paid_at', 'looks', 'misses', 'unfinished_at'}
+
+local function has(row, names, kind, optional)
+  for _, name in ipairs(names) do
+    local v = row[name]
+    if type(v) ~= kind and not (optional and v == nil) then return false end
+  end
+  return true
+end
+
 -- decode returns a row and its text; nothing when there is none; false when there
--- is one that cannot be read.
+-- is one that cannot be read, or lacks what a decision needs.
 local function decode(raw)
   if not raw then return nil end
   local ok, row = pcall(cjson.decode, raw)
-  if not ok or type(row) ~= 'table' or type(row.attempt) ~= 'string'
-    or type(row.level) ~= 'string' or type(row.phase) ~= 'string' then
+  if not ok or type(row) ~= 'table' or not PHASES[row.phase]
+    or not has(row, TEXTS, 'string') or not has(row, NUMBERS, 'number')
+    or not has(row, MAYBE_TEXTS, 'string', true) or not has(row, MAYBE_NUMBERS, 'number', true)
+    or (row.back ~= nil and type(row.back) ~= 'table') then
     return false
   end
   return row, raw
