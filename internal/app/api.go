@@ -379,11 +379,13 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 const gcPercent = 400
 
 // TuneGC sets the collector for a process that answers requests, unless GOGC says
-// otherwise.
-func TuneGC(getenv func(string) string) {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+// otherwise. The returned function puts back what was.
+func TuneGC(getenv func(string) string) (restore func()) {
+	if getenv("GOGC") != "" {
+		return func() {}
 	}
+	before := debug.SetGCPercent(gcPercent)
+	return func() { debug.SetGCPercent(before) }
 }
 
 // RunAPI is the whole API process: settings from getenv, logs to stderr. It ends
@@ -397,7 +399,7 @@ func runAPI(ctx context.Context, getenv func(string) string, stderr io.Writer, x
 	if err != nil {
 		return fmt.Errorf("settings:\n%w", err)
 	}
-	TuneGC(getenv)
+	defer TuneGC(getenv)()
 	log := obs.NewLogger(stderr, cfg.LogLevel)
 	ln, err := listen(ctx, cfg.Addr)
 	if err != nil {

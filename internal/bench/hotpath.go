@@ -95,6 +95,7 @@ func RunHotpath(ctx context.Context, o HotpathOptions, progress io.Writer) (res 
 		return res, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer app.TuneGC(os.Getenv)() // as in the process that ships, for all measurements alike
 	pair, err := redisproc.StartPair(ctx, dir, 1)
 	if err != nil {
 		return res, fmt.Errorf("the benchmark needs a redis-server on the PATH: %w", err)

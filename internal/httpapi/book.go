@@ -62,7 +62,7 @@ func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ev := obs.EventFrom(r.Context())
-	ev.Level, ev.Candidate = req.Level, obs.CandidatePrefix(booking.CandidateHash(req.Code))
+	ev.Level, ev.Candidate = req.Level, func() string { return booking.CandidateHash(req.Code) }
 	if s.draining.Load() {
 		return fmt.Errorf("draining: %w", booking.ErrTryAgain)
 	}
@@ -140,6 +140,9 @@ func idempotencyKey(h http.Header) (string, error) {
 }
 
 func mediaType(r *http.Request) string {
+	if v := r.Header["Content-Type"]; len(v) == 1 && v[0] == mediaJSON {
+		return mediaJSON // nearly always, and much cheaper than parsing it
+	}
 	t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
 		return ""

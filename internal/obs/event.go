@@ -12,8 +12,9 @@ import (
 type Event struct {
 	// RequestID is what the person was told.
 	RequestID string
-	// Candidate is the start of the candidate hash; see CandidatePrefix.
-	Candidate string
+	// Candidate returns the candidate hash, of which the line gets the start: see
+	// CandidatePrefix. It is called only when the line is written.
+	Candidate func() string
 	// Sale is the sale's name.
 	Sale string
 	// Level is the level id.
@@ -37,9 +38,12 @@ func CandidatePrefix(hash string) string {
 
 // Attrs lists the fields that were learnt, in a fixed order.
 func (e *Event) Attrs() []slog.Attr {
-	attrs := make([]slog.Attr, 0, 7)
+	attrs, candidate := make([]slog.Attr, 0, 7), ""
+	if e.Candidate != nil {
+		candidate = CandidatePrefix(e.Candidate())
+	}
 	for _, f := range []struct{ key, value string }{
-		{"request_id", e.RequestID}, {"candidate", e.Candidate}, {"sale", e.Sale},
+		{"request_id", e.RequestID}, {"candidate", candidate}, {"sale", e.Sale},
 		{"level_id", e.Level}, {"attempt", e.Attempt}, {"outcome", e.Outcome},
 	} {
 		if f.value != "" {
@@ -56,8 +60,22 @@ type eventKey struct{}
 
 // WithEvent starts an event: handlers below fill it through EventFrom.
 func WithEvent(ctx context.Context) (context.Context, *Event) {
-	e := &Event{}
-	return context.WithValue(ctx, eventKey{}, e), e
+	c := &eventContext{Context: ctx}
+	return c, &c.event
+}
+
+// eventContext holds the event itself: one allocation a request, not two.
+type eventContext struct {
+	context.Context
+	event Event
+}
+
+// Value finds the event for its key.
+func (c *eventContext) Value(key any) any {
+	if key == (eventKey{}) {
+		return &c.event
+	}
+	return c.Context.Value(key)
 }
 
 // EventFrom is the event of ctx. Without one it returns an event that nobody

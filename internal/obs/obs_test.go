@@ -40,7 +40,7 @@ func TestEvent_HandlersBelowFillWhatTheMiddlewareWrites(t *testing.T) {
 	ctx, event := obs.WithEvent(t.Context())
 	event.RequestID = "r1"
 	handler := obs.EventFrom(ctx)
-	handler.Candidate = obs.CandidatePrefix("0123456789abcdef")
+	handler.Candidate = func() string { return "0123456789abcdef" }
 	handler.Sale, handler.Level, handler.Attempt = "demo", "N1", "e-1"
 	handler.Outcome, handler.Cause = "try_again", errors.New("redis is asleep")
 
