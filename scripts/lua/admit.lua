@@ -46,32 +46,43 @@ local open = switch == '1' or (not switch and opens_at and now >= opens_at)
 local closed_until = '0'
 if not switch and opens_at then closed_until = string.format('%.0f', opens_at) end
 local taken, fresh_rows = {}, {} -- what this call itself has changed
+local caps, fees = {}, {}         -- by level, read once
+
+local function remember(code, text, idem_key, mine, body)
+  fresh_rows[code] = text
+  if idem_key then
+    redis.call('SET', idem_key, cjson.encode({v = 1, attempt = mine, body = body}), 'PX', STASH_TTL)
+  end
+  return text
+end
+
+-- attempt_of reads what only a seat needs; most requests are refused before.
+local function attempt_of(a, k)
+  local wanted_until, body = tonumber(ARGV[a + 7]), ARGV[a + 6]
+  return epoch .. '-' .. ARGV[a + 4], ARGV[a + 5] == 'take',
+    wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until, body, body ~= '' and KEYS[k + 3]
+end
 
 local function decide(i)
   local a, k = 1 + i * ARGS_EACH, 9 + i * KEYS_EACH
   local code, email, level = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
-  local mine, take, body = epoch .. '-' .. ARGV[a + 4], ARGV[a + 5] == 'take', ARGV[a + 6]
-  local wanted_until = tonumber(ARGV[a + 7])
-  local expired = wanted_until > 0 and now - tonumber(ARGV[1]) > wanted_until
-  local level_key, idem_key = KEYS[k + 2], body ~= '' and KEYS[k + 3]
+  local level_key = KEYS[k + 2]
 
-  local level_cap, fee = tonumber(config['cap:' .. level] or ''), tonumber(config['fee:' .. level] or '')
-  if not config['cap:' .. level] then return 'invalid_level', '' end
-  if not (cap and level_cap and fee and currency and hold) then return 'damaged', KEYS[5] end
+  local level_cap, fee = caps[level], fees[level]
+  if not level_cap then
+    local text = config['cap:' .. level]
+    if not text then return 'invalid_level', '' end
+    level_cap, fee = tonumber(text), tonumber(config['fee:' .. level] or '')
+    if not (cap and level_cap and fee and currency and hold) then return 'damaged', KEYS[5] end
+    caps[level], fees[level] = level_cap, fee
+  end
 
   local on_file = values[4 + 2 * i]
   local row, raw = decode(fresh_rows[code] or rows[i + 1])
   if row == false then return 'damaged', KEYS[2] end
 
-  local function remember(text)
-    fresh_rows[code] = text
-    if idem_key then
-      redis.call('SET', idem_key, cjson.encode({v = 1, attempt = mine, body = body}), 'PX', STASH_TTL)
-    end
-    return text
-  end
-
   if row and on_file == email then
+    local mine, take, expired, body, idem_key = attempt_of(a, k)
     if row.attempt == mine then
       redis.call('HSET', KEYS[2], code, raw)
       return 'admitted', raw
@@ -100,10 +111,10 @@ local function decide(i)
       if row.phase == 'refused' then
         back = {attempt = row.attempt, payment = row.payment, admitted_at = row.admitted_at}
       end
-      return 'taken_over', remember(save(code, {
+      return 'taken_over', remember(code, save(code, {
         attempt = mine, level = row.level, slot = row.slot, phase = 'new', admitted_at = now,
         hold = row.hold, amount = row.amount, currency = row.currency, deadline = row.deadline, back = back,
-      }, now + LOOK_NEW))
+      }, now + LOOK_NEW), idem_key, mine, body)
     end
     return 'duplicate', raw
   end
@@ -117,15 +128,16 @@ local function decide(i)
   if not seats then return 'damaged', level_key end
   if seats >= level_cap then return 'level_full', '' end
   if total >= cap then return 'sold_out', '' end
+  local mine, take, expired, body, idem_key = attempt_of(a, k)
   if not take then return 'would_admit', '' end
   if expired then return 'expired', '' end
 
   total = redis.call('INCR', KEYS[9])
   taken[level_key] = redis.call('INCR', level_key)
-  return 'admitted', remember(save(code, {
+  return 'admitted', remember(code, save(code, {
     attempt = mine, level = level, slot = total, phase = 'new', admitted_at = now,
     hold = hold, amount = fee, currency = currency,
-  }, now + LOOK_NEW))
+  }, now + LOOK_NEW), idem_key, mine, body)
 end
 
 -- A request that cannot be decided fails alone: the others were told right. Redis
