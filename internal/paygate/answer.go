@@ -14,6 +14,9 @@ import (
 
 const codeSuccess = "0000"
 
+// completed is the one transaction status that says that money has moved.
+const completed = "Completed"
+
 // text is a value that the gateway documents as a string and that libraries
 // have also seen as a number; a number is kept as it is written.
 type text string
@@ -54,6 +57,9 @@ type answer struct {
 	MerchantInvoiceNumber text `json:"merchantInvoiceNumber"` // create, execute
 	MerchantInvoice       text `json:"merchantInvoice"`       // query, by some accounts
 	PaymentExecuteTime    text `json:"paymentExecuteTime"`
+	OriginalTrxID         text `json:"originalTrxID"` // refund
+	RefundTrxID           text `json:"refundTrxID"`   // refund
+	CompletedTime         text `json:"completedTime"` // refund, search
 
 	StatusCode    text `json:"statusCode"` // tokenized checkout
 	StatusMessage text `json:"statusMessage"`
@@ -83,9 +89,10 @@ func decode(status int, body []byte, secrets ...string) (answer, error) {
 		}
 	}
 	switch {
-	case status == http.StatusUnauthorized && unread == nil && a.Message != "" && a == (answer{Message: a.Message}):
+	case status == http.StatusUnauthorized && unread == nil && a.bare():
 		return answer{}, fmt.Errorf("%w: %s", errUnauthorized, scrub(string(a.Message)))
-	case status >= http.StatusInternalServerError:
+	case status >= http.StatusInternalServerError,
+		(status == http.StatusForbidden || status == http.StatusTooManyRequests) && unread == nil && a.bare():
 		return answer{}, fmt.Errorf("%w: %w: HTTP status %d", booking.ErrInDoubt, booking.ErrGatewayOutage, status)
 	case status != http.StatusOK:
 		return answer{}, fmt.Errorf("%w: HTTP status %d", booking.ErrInDoubt, status)
@@ -104,6 +111,10 @@ func decode(status int, body []byte, secrets ...string) (answer, error) {
 	}
 	return a, nil
 }
+
+// bare tells whether the answer is a message and nothing else, which is how what
+// stands before the gateway speaks.
+func (a answer) bare() bool { return a.Message != "" && a == (answer{Message: a.Message}) }
 
 func (a answer) code() string {
 	if a.StatusCode != "" {
@@ -126,64 +137,24 @@ func (a answer) invoice() string {
 	return string(a.MerchantInvoice)
 }
 
-// meaning is what a status code says of the payment it came for.
-type meaning struct{ execute, query booking.ChargeStatus }
-
-// refused codes are the payer's or an account's fault; with them no money
-// moves, and the payment has had its one execution.
-var refused = meaning{booking.ChargeRefused, booking.ChargeRefused}
-
-// meanings is the one table of status codes. A code that is not in it
-// (2001 bad app key, 2002 unknown payment, 2003 process failed, 2020 and 2024
-// exceptions, 2029 duplicate, 2056 invalid state, 2062 already completed,
-// 2068 and 2069 transaction completed or cancelled, 2116 and 2117 already
-// executed, 2119 already processed, 503, 9999, and whatever is new) is
-// booking.ChargeUnknown: it does not say whether money moved, so ask again.
-// 2001 and 2002 are among them because a wrong key would otherwise end every
-// payment of a sale, paid ones too.
-var meanings = map[string]meaning{
-	"2014": refused, // wrong PIN
-	"2015": refused, // wrong PIN, too often
-	"2016": refused, // wrong OTP
-	"2017": refused, // wrong OTP, too often
-	"2018": refused, // OTP expired
-	"2019": refused, // PIN expired
-	"2023": refused, // insufficient balance
-	"2037": refused, // 2037 to 2041: an account's state forbids it
-	"2038": refused,
-	"2039": refused,
-	"2040": refused,
-	"2041": refused,
-	"2057": refused, // not an account of this wallet
-	"2058": refused, // not a customer's account
-	// The payer has not finished. Only an execute can say so of itself; to a
-	// query it is the state of a payment that is open.
-	"2060": {booking.ChargeUnfinished, booking.ChargeOpen},
-}
-
 // status judges an answer. A payment is completed only by 0000 and Completed
 // together. Initiated, and the words for one that did not come about
 // (Cancelled, Expired, Declined), are not paid and not final: open. Every
 // other word, Authorized and PendingAuthorized among them, is unknown.
 func (a answer) status(call string) booking.ChargeStatus {
-	completed := a.TransactionStatus == "Completed"
 	if a.code() == codeSuccess {
 		switch a.TransactionStatus {
-		case "Completed":
+		case completed:
 			return booking.ChargeCompleted
 		case "Initiated", "Cancelled", "Expired", "Declined":
 			return booking.ChargeOpen
 		}
 		return booking.ChargeUnknown
 	}
-	m, ok := meanings[a.code()]
-	if !ok || completed || a.TransactionStatus == "Authorized" || a.TransactionStatus == "PendingAuthorized" {
-		return booking.ChargeUnknown
+	if a.TransactionStatus == completed || a.TransactionStatus == "Authorized" || a.TransactionStatus == "PendingAuthorized" {
+		return booking.ChargeUnknown // a code and a status that contradict each other
 	}
-	if call == callExecute {
-		return m.execute
-	}
-	return m.query
+	return a.verdict(call).charge()
 }
 
 // charge turns an answer about the payment id into a booking.Charge. An answer
@@ -215,6 +186,69 @@ func (a answer) charge(call, id string) (booking.Charge, error) {
 		}
 	}
 	return c, nil
+}
+
+// inDoubt is the error for an answer whose code leaves open what happened.
+func (a answer) inDoubt() error {
+	return fmt.Errorf("%w: code %s %q", booking.ErrInDoubt, only(codeForm, a.code()), a.words())
+}
+
+// refund turns an answer about the refund of a transaction into a
+// booking.RefundAnswer. Done needs 0000, Completed and the refund's own
+// transaction; not done needs a code that says so. Anything between is an error
+// that wraps booking.ErrInDoubt.
+func (a answer) refund(call, payment, transaction string) (booking.RefundAnswer, error) {
+	r := booking.RefundAnswer{Code: only(codeForm, a.code()), Text: a.words()}
+	if a.PaymentID != "" && string(a.PaymentID) != payment || a.OriginalTrxID != "" && string(a.OriginalTrxID) != transaction {
+		return booking.RefundAnswer{}, fmt.Errorf("%w: it is about another payment or transaction", booking.ErrInDoubt)
+	}
+	if a.code() != codeSuccess {
+		v := a.verdict(call)
+		notDone := v == none || call == callRefund && (v == refused || v.ours())
+		if !notDone || a.RefundTrxID != "" || a.TransactionStatus == completed {
+			return booking.RefundAnswer{}, a.inDoubt()
+		}
+		return r, nil
+	}
+	amount, err := booking.ParseMoney(string(a.Amount))
+	switch {
+	case a.TransactionStatus != completed:
+		return booking.RefundAnswer{}, fmt.Errorf("%w: refund is %q", booking.ErrInDoubt, only(wordForm, string(a.TransactionStatus)))
+	case a.RefundTrxID == "" || !idForm.MatchString(string(a.RefundTrxID)):
+		return booking.RefundAnswer{}, fmt.Errorf("%w: completed, but without the refund's transaction", booking.ErrInDoubt)
+	case err != nil || a.Currency == "":
+		return booking.RefundAnswer{}, fmt.Errorf("%w: completed, but amount or currency cannot be read", booking.ErrInDoubt)
+	}
+	r.Done, r.Transaction, r.Original = true, string(a.RefundTrxID), string(a.OriginalTrxID)
+	r.Amount, r.Currency = amount, string(a.Currency)
+	r.CompletedAt, _ = ParseTime(string(a.CompletedTime))
+	return r, nil
+}
+
+// transaction turns an answer about a transaction into a
+// booking.TransactionAnswer.
+func (a answer) transaction(id string) (booking.TransactionAnswer, error) {
+	t := booking.TransactionAnswer{Code: only(codeForm, a.code()), Text: a.words()}
+	if a.code() != codeSuccess {
+		if a.verdict(callSearch) != none || a.TransactionStatus == completed {
+			return booking.TransactionAnswer{}, a.inDoubt()
+		}
+		return t, nil
+	}
+	amount, err := booking.ParseMoney(string(a.Amount))
+	switch {
+	case string(a.TrxID) != id:
+		return booking.TransactionAnswer{}, fmt.Errorf("%w: it is about another transaction", booking.ErrInDoubt)
+	case a.TransactionStatus == completed && (err != nil || a.Currency == ""):
+		return booking.TransactionAnswer{}, fmt.Errorf("%w: completed, but amount or currency cannot be read", booking.ErrInDoubt)
+	}
+	t.Found, t.Completed, t.Transaction = true, a.TransactionStatus == completed, id
+	t.Currency = string(a.Currency)
+	if err == nil {
+		t.Amount = amount
+	}
+	t.CompletedAt, _ = ParseTime(string(a.CompletedTime))
+	return t, nil
 }
 
 // ParseTime reads the gateway's times, which put a colon before the

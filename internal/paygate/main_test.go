@@ -130,6 +130,12 @@ func answering(tb testing.TB, status int, body string) *bench {
 	})
 }
 
+// newBenchAnswering is answering with another configuration.
+func newBenchAnswering(tb testing.TB, body string, set ...func(*paygate.Config)) *bench {
+	tb.Helper()
+	return serving(tb, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }, set...)
+}
+
 func serving(tb testing.TB, h http.HandlerFunc, set ...func(*paygate.Config)) *bench {
 	tb.Helper()
 	srv := httptest.NewServer(h)
@@ -142,12 +148,19 @@ var seat = booking.Order{
 	CallbackURL: "https://shop.example/payment/callback?sale=demo&x=1", Reference: "AB-1001",
 }
 
+var refundOrder = booking.RefundOrder{
+	PaymentID: "TR1", Transaction: "CK250NROQ5", Amount: 59900, Currency: "BDT", SKU: "N5", Reason: "second payment",
+}
+
 // calls runs every method against a client, for what must hold for each.
 func (b *bench) calls(ctx context.Context) map[string]error {
 	_, create := b.client.Create(ctx, seat)
 	_, execute := b.client.Execute(ctx, "TR1")
 	_, query := b.client.Query(ctx, "TR1")
-	return map[string]error{"create": create, "execute": execute, "query": query}
+	_, refund := b.client.Refund(ctx, refundOrder)
+	_, status := b.client.RefundStatus(ctx, refundOrder.PaymentID, refundOrder.Transaction)
+	_, search := b.client.Search(ctx, "CK00000000") // which completed() is not about
+	return map[string]error{"create": create, "execute": execute, "query": query, "refund": refund, "refund_status": status, "search": search}
 }
 
 func wantErr(tb testing.TB, what string, err, want error) {

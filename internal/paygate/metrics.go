@@ -6,15 +6,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// The calls and outcomes that label the room's one metric: closed sets.
+// The calls and outcomes that label the room's histogram: closed sets.
 const (
-	callCreate  = "create"
-	callExecute = "execute"
-	callQuery   = "query"
+	callCreate       = "create"
+	callExecute      = "execute"
+	callQuery        = "query"
+	callRefund       = "refund"
+	callRefundStatus = "refund_status"
+	callSearch       = "search"
 
-	outcomeCreated = "created"
-	outcomeNotSent = "not_sent"
-	outcomeInDoubt = "in_doubt"
+	outcomeCreated     = "created"
+	outcomeDone        = "done"         // refund: money has gone back
+	outcomeNotDone     = "not_done"     // refund: the gateway said no, or has none
+	outcomeFound       = "found"        // search
+	outcomeNotFound    = "not_found"    // search
+	outcomeOurFault    = "our_fault"    // what we sent or our account is wrong: alarm
+	outcomeNotSent     = "not_sent"     // no token or no connection
+	outcomeBreakerOpen = "breaker_open" // not sent either: the gateway is known to be out
+	outcomeInDoubt     = "in_doubt"
 	// Execute and query otherwise end with a booking.ChargeStatus.
 )
 
@@ -28,4 +37,15 @@ func newRequestSeconds(reg prometheus.Registerer) (*prometheus.HistogramVec, err
 		return nil, fmt.Errorf("register gateway metrics: %w", err)
 	}
 	return h, nil
+}
+
+func newBreakerOpen(reg prometheus.Registerer) (prometheus.Gauge, error) {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "holdfast_gateway_breaker_open",
+		Help: "1 while no payment is created because the gateway was out; 0 from the first one that succeeds again.",
+	})
+	if err := reg.Register(g); err != nil {
+		return nil, fmt.Errorf("register gateway metrics: %w", err)
+	}
+	return g, nil
 }

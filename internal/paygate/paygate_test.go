@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -315,6 +316,10 @@ func TestCharge_OutageIsToldApart(t *testing.T) {
 	}{
 		"HTTP 500":         {500, "oops", true},
 		"HTTP 503":         {503, `{"message":"Service Unavailable"}`, true},
+		"throttled":        {429, `{"message":"Too Many Requests"}`, true},
+		"not let in":       {403, `{"message":"Forbidden"}`, true},
+		"a firewall page":  {403, "<html>", false},
+		"request refused":  {400, `{"message":"Invalid request body"}`, false},
 		"bare message":     {200, `{"message":"Internal server error"}`, true},
 		"maintenance":      {200, `{"statusCode":"503","statusMessage":"maintenance"}`, true},
 		"maintenance, old": {200, `{"errorCode":"503","errorMessage":"maintenance"}`, true},
@@ -329,54 +334,6 @@ func TestCharge_OutageIsToldApart(t *testing.T) {
 				t.Errorf("%s, %s: got %v, want in doubt, outage %v", call, name, err, c.outage)
 			}
 		}
-	}
-}
-
-func TestCharge_EveryCodeHasItsMeaning(t *testing.T) {
-	t.Parallel()
-	const (
-		refused    = booking.ChargeRefused
-		unknown    = booking.ChargeUnknown
-		unfinished = booking.ChargeUnfinished
-		open       = booking.ChargeOpen
-	)
-	type row struct {
-		code           string
-		execute, query booking.ChargeStatus
-	}
-	rows := []row{{"2060", unfinished, open}}
-	for _, code := range []string{"2014", "2015", "2016", "2017", "2018", "2019", "2023", "2037", "2038", "2039", "2040", "2041", "2057", "2058"} {
-		rows = append(rows, row{code, refused, refused})
-	}
-	for _, code := range []string{
-		"2001", "2002", "2003", "2006", "2007", "2008", "2020", "2024", "2025", "2026", "2028", "2029", "2031", "2033", "2034",
-		"2036", "2042", "2048", "2049", "2056", "2059", "2061", "2062", "2063", "2064", "2065", "2068", "2069", "2116", "2117", "2119",
-		"9999", "0", "000", "1", "-1", "abc", "20230", "02023",
-	} {
-		rows = append(rows, row{code, unknown, unknown})
-	}
-	for _, r := range rows {
-		for _, body := range []string{
-			fmt.Sprintf(`{"statusCode":%q,"statusMessage":"words"}`, r.code),
-			fmt.Sprintf(`{"errorCode":%q,"errorMessage":"words"}`, r.code),
-			fmt.Sprintf(`{"statusCode":%q,"statusMessage":"words","transactionStatus":"Initiated"}`, r.code),
-		} {
-			b := answering(t, 200, body)
-			if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != r.execute || got.Code != r.code || got.Text != "words" {
-				t.Errorf("execute answered %s: got %+v, %v; want %s", body, got, err, r.execute)
-			}
-			if got, err := b.client.Query(t.Context(), "TR1"); err != nil || got.Status != r.query || got.PaymentID != "TR1" {
-				t.Errorf("query answered %s: got %+v, %v; want %s", body, got, err, r.query)
-			}
-		}
-	}
-	b := answering(t, 200, `{"statusCode":" 2023"}`)
-	if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != unknown || got.Code != "[cut]" {
-		t.Errorf("execute answered with a code that is none: got %+v, %v; want %s and the code cut", got, err, unknown)
-	}
-	b = answering(t, 200, `{"statusCode":2023}`)
-	if got, err := b.client.Execute(t.Context(), "TR1"); err != nil || got.Status != refused {
-		t.Errorf("execute answered with a code that is a number: got %+v, %v; want %s", got, err, refused)
 	}
 }
 
@@ -464,7 +421,9 @@ func TestEveryCall_WithoutAConnectionIsNotSent(t *testing.T) {
 		<-over
 		return nil, net.ErrClosed
 	}}}
-	short := func(c *paygate.Config) { c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout = soon, soon, soon }
+	short := func(c *paygate.Config) {
+		c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout, c.RefundTimeout = soon, soon, soon, soon
+	}
 	for call, err := range newBench(t, "http://gateway.example", hanging, short).calls(t.Context()) {
 		wantErr(t, "no answer to the dial: "+call, err, booking.ErrNotSent)
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -506,7 +465,9 @@ func TestEveryCall_WithoutAnAnswerIsInDoubt(t *testing.T) {
 			<-r.Context().Done()
 		},
 	} {
-		b := serving(t, h, func(c *paygate.Config) { c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout = 4*soon, 4*soon, 4*soon })
+		b := serving(t, h, func(c *paygate.Config) {
+			c.CreateTimeout, c.ExecuteTimeout, c.QueryTimeout, c.RefundTimeout = 4*soon, 4*soon, 4*soon, 4*soon
+		})
 		for call, err := range b.calls(t.Context()) {
 			wantErr(t, name+": "+call, err, booking.ErrInDoubt)
 		}
@@ -588,6 +549,8 @@ func TestUnauthorized_TwiceIsNotSent(t *testing.T) {
 		"create":  func(b *bench) error { _, err := b.client.Create(t.Context(), seat); return err },
 		"execute": func(b *bench) error { _, err := b.client.Execute(t.Context(), "TR1"); return err },
 		"query":   func(b *bench) error { _, err := b.client.Query(t.Context(), "TR1"); return err },
+		"refund":  func(b *bench) error { _, err := b.client.Refund(t.Context(), refundOrder); return err },
+		"search":  func(b *bench) error { _, err := b.client.Search(t.Context(), "CK250NROQ5"); return err },
 	} {
 		var calls atomic.Int32
 		b := serving(t, onlyAfter("none", &calls, ""))
@@ -617,6 +580,16 @@ func TestUnauthorized_WithoutAnotherTokenIsNotSent(t *testing.T) {
 
 func TestNothingSecret_IsLoggedOrInAnError(t *testing.T) {
 	t.Parallel()
+	// What an answer may carry of its payer and of us, beside what it is about.
+	payer := map[string]any{
+		"customerMsisdn": msisdn, "payerAccount": msisdn, "payerReference": msisdn, "transactionReference": msisdn, "debitMSISDN": "88" + msisdn,
+		"id_token": tokenOne, "refresh_token": tokenTwo, "organizationShortCode": "5ec2e7", "agreementID": "5ec2e7",
+	}
+	with := func(m map[string]any, k string, v any) map[string]any {
+		m = maps.Clone(m)
+		m[k] = v
+		return m
+	}
 	// Everything that came in goes back out, in every text that can be.
 	echo := func(status int, format string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -627,7 +600,7 @@ func TestNothingSecret_IsLoggedOrInAnError(t *testing.T) {
 			w.WriteHeader(status)
 			_, _ = fmt.Fprintf(w, format, strings.Join([]string{
 				r.Header.Get("Authorization"), r.Header.Get("X-App-Key"), r.Header.Get("Username"), r.Header.Get("Password"), in["app_secret"],
-				"eyJraWQiOiJmalhKQ29KMXpPMXVreENEaDJTN2VhZTJ5NmFyb3pVTSJ9.5ec2e7", msisdn, "+88 017-0000 0000",
+				"eyJraWQiOiJmalhKQ29KMXpPMXVreENEaDJTN2VhZTJ5NmFyb3pVTSJ9.5ec2e7", msisdn, "+88 017-0000 0000", "+88 (0170) 000.0000",
 			}, " "))
 		}
 	}
@@ -639,8 +612,15 @@ func TestNothingSecret_IsLoggedOrInAnError(t *testing.T) {
 		"error page":   echo(502, `<html>%s</html>`),
 		"as ids":       echo(200, `{"statusCode":%[1]q,"statusMessage":"x","trxID":%[1]q,"merchantInvoice":%[1]q,"transactionStatus":%[1]q}`),
 		"as type":      echo(200, `{"statusCode":[%q]}`),
-		"completed":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, completed(nil)) },
-		"created":      func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, created(nil)) },
+		"completed":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, completed(payer)) },
+		"found": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, completed(with(payer, "trxID", "CK00000000")))
+		},
+		"refunded": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, refunded(payer)) },
+		"refused": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, completed(with(payer, "statusCode", "2023")))
+		},
+		"created": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, created(nil)) },
 		"created, wrong": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, created(map[string]any{"bkashURL": msisdn}))
 		},
@@ -651,14 +631,22 @@ func TestNothingSecret_IsLoggedOrInAnError(t *testing.T) {
 		}
 		log := b.log.String()
 		wantNoSecret(t, name+": log", log)
-		for _, address := range []string{"shop.example", "pay.example", "k3YOrG8qy6", "017-0000"} {
+		for _, address := range []string{"shop.example", "pay.example", "k3YOrG8qy6", "017-0000", "0170"} {
 			if strings.Contains(log, address) {
 				t.Errorf("%s: log contains %q: %s", name, address, log)
 			}
 		}
-		if got := strings.Count(log, "\n"); got != 3 {
-			t.Errorf("%s: %d log lines for three calls, want 3: %s", name, got, log)
+		if got := strings.Count(log, "\n"); got != 6 {
+			t.Errorf("%s: %d log lines for six calls, want 6: %s", name, got, log)
 		}
+		families, err := b.reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(families) == 0 {
+			t.Errorf("%s: no metrics", name)
+		}
+		wantNoSecret(t, name+": metrics", fmt.Sprint(families))
 
 		srv := httptest.NewServer(h)
 		g, err := paygate.NewGranter(srv.URL, credentials, httpClient(t))
@@ -720,11 +708,16 @@ func TestSecrets_DoNotPrintThemselves(t *testing.T) {
 func TestMetrics_LabelsAreFromClosedSets(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for _, body := range []string{completed(nil), created(nil), `{"statusCode":"2023"}`, `{"statusCode":"2060"}`, `{"statusCode":"junk","transactionStatus":"junk"}`, `junk`} {
-		b := answering(t, 200, body)
+	for _, body := range []string{
+		completed(nil), created(nil), refunded(nil), completed(map[string]any{"trxID": "CK00000000"}), `{"statusCode":"2001"}`, `{"statusCode":"2023"}`, `{"statusCode":"2033"}`,
+		`{"statusCode":"2057"}`, `{"statusCode":"2060"}`, `{"statusCode":"junk","transactionStatus":"junk"}`, `junk`,
+	} {
+		b := newBenchAnswering(t, body, func(c *paygate.Config) { c.BreakerFailures = 2 })
 		b.calls(t.Context())
 		b.tokens.all, b.tokens.err = nil, errors.New("none")
-		b.calls(t.Context())
+		for range 3 {
+			b.calls(t.Context())
+		}
 		families, err := b.reg.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -739,13 +732,16 @@ func TestMetrics_LabelsAreFromClosedSets(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]bool{}
+	want := map[string]bool{"holdfast_gateway_breaker_open": true}
 	for call, outcomes := range map[string][]string{
-		"create":  {"created", "in_doubt", "not_sent"},
-		"execute": {"completed", "open", "refused", "unfinished", "unknown", "in_doubt", "not_sent"},
-		"query":   {"completed", "open", "refused", "unknown", "in_doubt", "not_sent"},
+		"create":        {"created", "breaker_open"},
+		"execute":       {"completed", "open", "refused", "unfinished", "unknown"},
+		"query":         {"completed", "open", "refused", "unknown"},
+		"refund":        {"done", "not_done"},
+		"refund_status": {"done", "not_done"},
+		"search":        {"found", "not_found"},
 	} {
-		for _, o := range outcomes {
+		for _, o := range append(outcomes, "our_fault", "in_doubt", "not_sent") {
 			want["holdfast_gateway_request_seconds "+call+" "+o] = true
 		}
 	}
@@ -771,6 +767,9 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		"a user":            with(func(c *paygate.Config) { c.BaseURL = "https://u:" + password + "@pay.example" }),
 		"a query":           with(func(c *paygate.Config) { c.BaseURL = "https://pay.example?x=1" }),
 		"negative time-out": with(func(c *paygate.Config) { c.ExecuteTimeout = -1 }),
+		"negative refund":   with(func(c *paygate.Config) { c.RefundTimeout = -1 }),
+		"negative pause":    with(func(c *paygate.Config) { c.BreakerPause = -1 }),
+		"negative failures": with(func(c *paygate.Config) { c.BreakerFailures = -1 }),
 	} {
 		_, err := paygate.New(cfg, src, hc, log, prometheus.NewRegistry())
 		if err == nil {

@@ -35,6 +35,9 @@ func NewHTTPClient(inFlight int) *http.Client {
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
 	t.TLSHandshakeTimeout = 5 * time.Second
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	// Over HTTP/2 every call shares one connection: one that has died in silence
+	// must be found out, or all calls would hang on it for minutes.
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 3 * time.Second, PingTimeout: 3 * time.Second}
 	return &http.Client{Transport: t}
 }
 

@@ -19,8 +19,8 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 var (
 	// An API gateway echoes the Authorization header in some refusals, and a
 	// wallet's number can stand in any message: long words and runs of digits
-	// are never the part of a text that a reader needs.
-	tellTale = regexp.MustCompile(`\S{25,}|\+?\d[\d -]{4,}\d`)
+	// are never the part of a text that a reader needs. Digits may be grouped.
+	tellTale = regexp.MustCompile(`\S{25,}|\+?\d[\d .()/-]{4,}\d`)
 	unseen   = regexp.MustCompile(`[^\x20-\x7e]+`)
 	// What a status code, a transaction status and an id look like.
 	codeForm = regexp.MustCompile(`^[0-9A-Za-z_-]{1,10}$`)

@@ -5,9 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +16,7 @@ import (
 
 	"holdfast/internal/paygate"
 	"holdfast/internal/paygate/redistoken"
+	"holdfast/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,39 +75,8 @@ func newFleet(tb testing.TB) *fleet {
 // newRealFleet has a server of its own; its clock is the machine's.
 func newRealFleet(tb testing.TB) *fleet {
 	tb.Helper()
-	if testing.Short() {
-		tb.Skip("starts a redis-server")
-	}
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		tb.Skip("no redis-server here")
-	}
-	dir, err := os.MkdirTemp("", "holdfast") //nolint:usetesting // the path of a socket must be short, a test's folder is named after it
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "redis.sock")
-	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), path, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	f := &fleet{tb: tb, options: &redis.Options{Network: "unix", Addr: socket}, log: &lockedBuffer{}}
+	f := &fleet{tb: tb, options: &redis.Options{Addr: testenv.Redis(tb).Addr()}, log: &lockedBuffer{}}
 	f.gateway = &gateway{now: f.now, lifetime: time.Hour}
-
-	rdb := redis.NewClient(f.options)
-	defer rdb.Close()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
-	defer cancel()
-	for rdb.Ping(ctx).Err() != nil {
-		if ctx.Err() != nil {
-			tb.Fatal("redis-server did not answer within ten seconds")
-		}
-	}
 	return f
 }
 
