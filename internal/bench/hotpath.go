@@ -235,6 +235,8 @@ func (b *hotpath) edge(log *slog.Logger, reg prometheus.Registerer) (http.Handle
 // instant is a gateway without latency.
 type instant struct{}
 
+func (instant) Ready() (func(), error) { return func() {}, nil }
+
 func (instant) Create(_ context.Context, o booking.Order) (booking.Payment, error) {
 	id := "TR0011" + o.Invoice[len(o.Invoice)-26:]
 	return booking.Payment{ID: id, URL: "http://gateway.bench/pay/" + id, Signature: "k3YOrG8qy6"}, nil

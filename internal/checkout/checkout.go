@@ -45,6 +45,9 @@ type Ledger interface {
 // Gateway creates payments. Any error means that the seat must be undone:
 // nobody has the link, and execute is ours to call.
 type Gateway interface {
+	// Ready tells, without a call, whether Create would be tried now; its error is
+	// booking.ErrPaymentUnavailable. unused gives the leave back when no Create follows.
+	Ready() (unused func(), err error)
 	Create(ctx context.Context, o booking.Order) (booking.Payment, error)
 }
 
@@ -172,7 +175,18 @@ func (s *Service) seat(ctx context.Context, deadline time.Time, r booking.Reques
 			s.freeSlot()
 		}
 	}()
-	seat, err := s.admit(ctx, deadline, r, false)
+	unused, out := s.Gateway.Ready()
+	// While the gateway is out no seat is taken: a rejection stands.
+	seat, err := s.admit(ctx, deadline, r, out != nil)
+	if out != nil {
+		if errors.Is(err, booking.ErrWouldAdmit) {
+			err = out
+		}
+		return seat, func() {}, err
+	}
+	if err != nil || seat.Replay {
+		unused()
+	}
 	if err != nil {
 		return seat, nil, err
 	}

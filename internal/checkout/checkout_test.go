@@ -77,6 +77,38 @@ func TestBook_FailedPaymentGivesTheSeatBackBeforeTheAnswer(t *testing.T) {
 	})
 }
 
+// While the gateway is known to be out nobody's seat is taken to find out again;
+// rejections and links that exist need no gateway.
+func TestBook_GatewayThatIsOutTakesNoSeat(t *testing.T) {
+	onEach(t, 1, func(t *testing.T, b *bench) {
+		r := request(0)
+		r.Key = "intent"
+		if _, err := b.Book(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		b.steps()
+		b.gateway.setOut(fmt.Errorf("breaker: %w: %w", booking.ErrPaymentUnavailable, booking.ErrNotSent))
+		b.mustRefuse(t, request(1), booking.ErrPaymentUnavailable)
+		if got := b.steps(); got != "check" {
+			t.Errorf("steps: got %s, want check alone", got)
+		}
+		b.wantSeat(t, 1, "")
+		b.mustRefuse(t, request(0), booking.ErrDuplicate)
+		if _, err := b.Book(t.Context(), r); err != nil {
+			t.Errorf("a repeat, whose payment exists: got %v, want its link", err)
+		}
+		b.gateway.setOut(nil)
+		b.mustBook(t, 1)
+		if n := b.gateway.unused.Load(); n != 0 {
+			t.Errorf("leaves given back: got %d, want none: each was used", n)
+		}
+		b.mustRefuse(t, request(1), booking.ErrDuplicate)
+		if n := b.gateway.unused.Load(); n != 1 {
+			t.Errorf("leaves given back: got %d, want the one of the duplicate", n)
+		}
+	})
+}
+
 func TestBook_PaymentThatCannotBePaidIsNone(t *testing.T) {
 	onEach(t, 1, func(t *testing.T, b *bench) {
 		whole := booking.Payment{ID: "TR1", URL: "https://gateway.test/pay/TR1", Signature: "sig"}

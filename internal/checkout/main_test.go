@@ -187,6 +187,19 @@ func (l ledger) PaymentOf(ctx context.Context, attempt string) (p booking.Paymen
 	return p, err
 }
 
+// Ready says what the test set as out.
+func (g *gateway) Ready() (func(), error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return func() { g.unused.Add(1) }, g.out
+}
+
+func (g *gateway) setOut(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.out = err
+}
+
 // gateway notes what was ordered and made of it. With instead it answers that.
 type gateway struct {
 	checkout.Gateway
@@ -194,6 +207,8 @@ type gateway struct {
 	mu      sync.Mutex
 	orders  []booking.Order
 	instead *booking.Payment
+	out     error
+	unused  atomic.Int64
 }
 
 func (g *gateway) Create(ctx context.Context, o booking.Order) (p booking.Payment, err error) {
@@ -234,6 +249,10 @@ func (g *gateway) ordered(t *testing.T) []string {
 // cashier is a gateway that makes every payment.
 type cashier struct{ made atomic.Int64 }
 
+// Ready says that Create is tried.
+func (c *cashier) Ready() (func(), error) { return func() {}, nil }
+
+// Create makes every payment.
 func (c *cashier) Create(_ context.Context, o booking.Order) (booking.Payment, error) {
 	id := fmt.Sprintf("TR%06d", c.made.Add(1))
 	return booking.Payment{ID: id, URL: "https://gateway.test/pay/" + id, Signature: "sig-" + id}, nil

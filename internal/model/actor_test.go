@@ -337,6 +337,9 @@ func (l ledger) Due(ctx context.Context, skip, limit int) ([]booking.DueRow, tim
 // depend on it.
 func (l ledger) ReleasesPutOff() bool { return false }
 
+// Acknowledges: what is not acknowledged is drawn call by call.
+func (l ledger) Acknowledges(context.Context) error { return nil }
+
 // store is the booking store behind lines that break.
 type store struct{ *records }
 
@@ -354,14 +357,12 @@ func (s store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, er
 	return made(ctx, opPaid, bookingtest.ErrKept, func() (booking.Record, error) { return s.records.MarkPaid(ctx, p) })
 }
 
-func (s store) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
-	return made0(ctx, opAnnounce, bookingtest.ErrKept, func() error { return s.records.Announce(ctx, rec, at) })
+func (s store) Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error) {
+	return made(ctx, opAnnounce, bookingtest.ErrKept, func() (booking.Record, error) { return s.records.Announce(ctx, rec, at) })
 }
 
-func (s store) Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error {
-	return made0(ctx, opEnd, bookingtest.ErrKept, func() error {
-		return s.records.Release(ctx, candidateHash, attempt, payment, reason, at)
-	})
+func (s store) Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error {
+	return made0(ctx, opEnd, bookingtest.ErrKept, func() error { return s.records.Release(ctx, seen, reason, at) })
 }
 
 func (s store) ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error) {
@@ -397,6 +398,8 @@ func (q queue) Stats(context.Context) (booking.QueueStats, error) {
 
 // gateway is the payment gateway behind a line that breaks.
 type gateway struct{ m *model }
+
+func (g gateway) Ready() (func(), error) { return func() {}, nil }
 
 func (g gateway) Create(ctx context.Context, o booking.Order) (booking.Payment, error) {
 	return made(ctx, opCreate, bookingtest.ErrKept, func() (booking.Payment, error) {

@@ -117,6 +117,9 @@ func NewGateway(now func() time.Time) *Gateway {
 	return &Gateway{now: now, payments: map[string]*payment{}, next: map[string][]Answer{}, always: map[string]Answer{}, calls: map[string]int{}}
 }
 
+// Ready says that Create is tried.
+func (g *Gateway) Ready() (func(), error) { return func() {}, nil }
+
 // Create makes a payment; its payer has not finished.
 func (g *Gateway) Create(_ context.Context, o booking.Order) (booking.Payment, error) {
 	g.mu.Lock()
