@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -43,11 +44,14 @@ type AuditOptions struct {
 // Verdict is what became of a rule.
 type Verdict string
 
-// The verdicts.
+// The verdicts. Only the first says that a rule holds.
 const (
-	VerdictHolds   Verdict = "holds"
-	VerdictBroken  Verdict = "BROKEN"
-	VerdictNotSeen Verdict = "not seen"
+	VerdictHolds  Verdict = "holds"
+	VerdictBroken Verdict = "BROKEN"
+	// VerdictNotSeen: it was to be looked at, and something gave no answer.
+	VerdictNotSeen Verdict = "NOT SEEN"
+	// VerdictNotAsked: the options left it out.
+	VerdictNotAsked Verdict = "not asked"
 )
 
 // The codes of the rules; they never change.
@@ -71,15 +75,17 @@ type Rule struct {
 	Text    string  `json:"text"`
 	Verdict Verdict `json:"verdict"`
 	Figure  string  `json:"figure"`
-	// Broken says where; the first few of them. Count is how many there are.
+	// Broken says where, by candidate code; the first few of them. Count is how many
+	// there are.
 	Broken []string `json:"broken,omitempty"`
 	Count  int      `json:"count"`
-	// InFlight counts differences that are younger than two minutes, or were gone
-	// when looked at again.
+	// InFlight counts differences that are younger than two minutes, were gone when
+	// looked at again, or are looks that are due now.
 	InFlight int `json:"in_flight"`
 }
 
-// Report is an audit.
+// Report is an audit. It names candidates by their codes, for the operator's
+// eyes: it is no text for a log.
 type Report struct {
 	At    time.Time `json:"at"` // by the ledger's clock
 	Sale  string    `json:"sale"`
@@ -91,13 +97,22 @@ type Report struct {
 }
 
 // Broken tells whether a rule is.
-func (r Report) Broken() bool {
-	return slices.ContainsFunc(r.Rules, func(r Rule) bool { return r.Verdict == VerdictBroken })
+func (r Report) Broken() bool { return r.any(VerdictBroken) }
+
+// Unseen tells whether a rule that was to be looked at could not be: no rule need
+// be broken, and it is no proof that all hold.
+func (r Report) Unseen() bool { return r.any(VerdictNotSeen) }
+
+func (r Report) any(v Verdict) bool {
+	return slices.ContainsFunc(r.Rules, func(r Rule) bool { return r.Verdict == v })
 }
 
 const (
 	// inFlight is the age below which a difference may be something on its way.
 	inFlight = 2 * time.Minute
+	// lookAgain is the longest that the reconciler puts a look off, doubtLooks how
+	// often it does so for a payment in doubt before it calls a human.
+	lookAgain, doubtLooks = 10 * time.Minute, 3
 	// A difference counts when every reading shows it. They are as far apart as a
 	// status.json may be behind.
 	auditReadings = 3
@@ -111,14 +126,14 @@ var rules = []struct{ code, text string }{
 	{RuleCaps, "no more seats than a cap"},
 	{RuleCounters, "counters are what the rows add up to"},
 	{RuleOneLive, "one live booking a candidate"},
-	{RuleRecords, "records and rows name the same attempts"},
+	{RuleRecords, "records and rows name the same attempts, and the same order"},
 	{RulePaid, "a record is PAID if and only if its row is paid"},
-	{RuleLookedAt, "every unfinished row is looked at, and none late"},
-	{RuleDoubt, "a seat in doubt is kept"},
+	{RuleLookedAt, "every unfinished row is looked at in time"},
+	{RuleDoubt, "a seat in doubt is kept, and asked about again"},
 	{RuleMoney, "money moved if and only if the seat is paid"},
 	{RuleQueue, "no message is stuck or dead"},
 	{RuleStatus, "status.json says what the ledger says"},
-	{RuleUnreadable, "every row and record can be read"},
+	{RuleUnreadable, "every row and record can be read, and is one of this sale's"},
 }
 
 // Audit compares ledger, store, queue, and as asked the gateway and status.json,
@@ -206,12 +221,16 @@ type reading struct {
 	statusErr     error
 
 	// What comparing found.
-	findings         map[string]finding
-	inFlight         map[string]int // by rule
-	overdue          map[booking.Phase]int
-	live             int // candidates with a live record
-	doubts, looked   int // rows
-	asked, completed int // payments
+	findings       map[string]finding
+	inFlight       map[string]int // by rule
+	overdue        map[booking.Phase]int
+	live           int // candidates with a live record
+	never, far     int // rows: nobody will look at them, or later than may be
+	doubts, called int // rows in doubt, and those of them that need a human
+	forgotten      int // rows in doubt that nobody asks about in time
+	looked         int // rows
+
+	answered, completed int // payments
 }
 
 // statusDocument is what is compared of status.json.
@@ -253,7 +272,7 @@ func (o *Ops) read(ctx context.Context, opts AuditOptions) (*reading, error) {
 	for rec, err := range o.Store.Records(ctx) {
 		switch {
 		case errors.Is(err, booking.ErrUnreadable):
-			r.bad(RuleUnreadable, "record "+rec.Attempt, "%v", err)
+			r.bad(RuleUnreadable, "record "+rec.Attempt, "record %s of candidate hash %.8s: %v", rec.Attempt, rec.CandidateHash, err)
 		case err != nil:
 			return nil, err
 		case rec.Epoch != r.epoch:
@@ -290,10 +309,13 @@ func (o *Ops) readRows(ctx context.Context, r *reading) error {
 			return err
 		}
 		if d.Err != nil {
-			r.bad(RuleUnreadable, "row "+pseudonym(d.Code), "row of candidate %s: %v", pseudonym(d.Code), d.Err)
+			r.bad(RuleUnreadable, "row "+d.Code, "row of %s: %v", d.Code, d.Err)
 			continue
 		}
-		r.rows[d.Code] = d.Row
+		if wrong := misshapen(d.Row, r.epoch); wrong != "" {
+			r.bad(RuleUnreadable, "row "+d.Code, "row of %s: %s", d.Code, wrong)
+		}
+		r.rows[d.Code] = d.Row // its seat counts all the same
 		if page = append(page, d.Code); len(page) == chunk {
 			if err := look(); err != nil {
 				return err
@@ -301,6 +323,23 @@ func (o *Ops) readRows(ctx context.Context, r *reading) error {
 		}
 	}
 	return look()
+}
+
+// misshapen says why no script can have left the row as it is; "" when one can.
+func misshapen(row booking.Row, epoch string) string {
+	switch {
+	case !slices.Contains(booking.Phases(), row.Phase):
+		return fmt.Sprintf("phase %q is unknown", row.Phase)
+	case booking.AttemptEpoch(row.Attempt) != epoch:
+		return fmt.Sprintf("attempt %q is not one of this sale's", row.Attempt)
+	case (row.Phase == booking.PhaseNew) != (row.Payment == ""):
+		return fmt.Sprintf("it is %s, and its payment is %q", row.Phase, row.Payment)
+	case row.Payment != "" && row.Deadline == 0:
+		return fmt.Sprintf("it is %s, and has no deadline", row.Phase)
+	case (row.Phase == booking.PhasePaid) != (row.Transaction != ""):
+		return fmt.Sprintf("it is %s, and its transaction is %q", row.Phase, row.Transaction)
+	}
+	return ""
 }
 
 func readStatus(ctx context.Context, get func(context.Context) ([]byte, error)) (*statusDocument, error) {
@@ -314,9 +353,6 @@ func readStatus(ctx context.Context, get func(context.Context) ([]byte, error)) 
 	}
 	return &d, nil
 }
-
-// pseudonym names a candidate without giving the code away.
-func pseudonym(code string) string { return booking.CandidateHash(code)[:8] }
 
 // ask asks the gateway about every attempt that has a payment. unanswered is how
 // many gave no clear answer.
@@ -364,9 +400,10 @@ func (r *reading) bad(rule, key, format string, args ...any) {
 	r.findings[rule+"\n"+key] = finding{rule, fmt.Sprintf(format, args...)}
 }
 
-// badSince is bad for a difference that began at that time.
+// badSince is bad for a difference that began at that time. A time to come, but
+// for what passed while all was read, is no age.
 func (r *reading) badSince(since time.Time, rule, key, format string, args ...any) {
-	if r.now.Sub(since) < inFlight {
+	if r.now.Sub(since).Abs() < inFlight {
 		r.inFlight[rule]++
 		return
 	}
@@ -450,7 +487,7 @@ func (r *reading) oneLive() {
 			}
 		}
 		slices.Sort(names)
-		r.badSince(since, RuleOneLive, hash, "candidate %.8s has %d: %s", hash, len(recs), strings.Join(names, ", "))
+		r.badSince(since, RuleOneLive, hash, "%s has %d live records: %s", recs[0].Code, len(recs), strings.Join(names, ", "))
 	}
 }
 
@@ -461,30 +498,66 @@ func (r *reading) attempts() {
 		records[rec.Attempt] = rec
 		row := r.rows[rec.Code]
 		owns := row.Attempt == rec.Attempt
+		if owns {
+			r.sameOrder(rec, row)
+		}
 		switch {
 		case rec.State == booking.StatePaid && (!owns || row.Phase != booking.PhasePaid || row.Payment != rec.PaymentID || row.Transaction != rec.Transaction):
-			r.bad(RulePaid, rec.Attempt, "record %s is PAID by %s, and its row is %s", rec.Attempt, rec.Transaction, describe(row, owns))
+			r.bad(RulePaid, rec.Attempt, "record %s of %s is PAID by %s, and its row is %s", rec.Attempt, rec.Code, rec.Transaction, describe(row, owns))
 		case rec.State == booking.StateHeld && !owns:
 			since := rec.AdmittedAt
 			if !r.now.Before(rec.Deadline) {
 				since = rec.Deadline // a row goes no sooner, its record a moment later
 			}
-			r.badSince(since, RuleRecords, rec.Attempt, "record %s is HELD, and its attempt owns no row", rec.Attempt)
-		case rec.State == booking.StateReleased && owns && row.Phase != booking.PhaseRefused && row.Phase != booking.PhaseNew && row.Phase != booking.PhasePaid:
-			r.bad(RuleRecords, rec.Attempt, "record %s is RELEASED, and its row is %s", rec.Attempt, row.Phase)
+			r.badSince(since, RuleRecords, rec.Attempt, "record %s of %s is HELD, and its attempt owns no row", rec.Attempt, rec.Code)
+		case rec.State == booking.StateHeld && row.Phase == booking.PhaseRefused && row.Released:
+			r.bad(RuleRecords, rec.Attempt, "record %s of %s is HELD, and its refused row says that it is ended", rec.Attempt, rec.Code)
+		case rec.State == booking.StateReleased && owns && row.Phase != booking.PhaseRefused && row.Phase != booking.PhasePaid:
+			r.bad(RuleRecords, rec.Attempt, "record %s of %s is RELEASED, and its row is %s", rec.Attempt, rec.Code, row.Phase)
 		}
 	}
 	for code, row := range r.rows {
-		if row.Payment == "" || row.Phase == booking.PhaseRefused {
-			continue
+		if row.Payment == "" {
+			continue // its record is yet to come
 		}
 		rec, there := records[row.Attempt]
+		if rec.Code != code {
+			rec, there = booking.Record{}, false
+		}
 		switch {
 		case row.Phase == booking.PhasePaid && rec.State != booking.StatePaid:
-			r.badSince(time.UnixMilli(row.PaidAt), RulePaid, row.Attempt, "row %s is paid by %s, and its record is %q", row.Attempt, row.Transaction, rec.State)
+			r.badSince(time.UnixMilli(row.PaidAt), RulePaid, row.Attempt, "row %s of %s is paid by %s, and its record is %q", row.Attempt, code, row.Transaction, rec.State)
 		case !there:
-			r.badSince(time.UnixMilli(row.AdmittedAt), RuleRecords, row.Attempt, "row %s of candidate %s is %s, and has no record", row.Attempt, pseudonym(code), row.Phase)
+			r.badSince(time.UnixMilli(row.AdmittedAt), RuleRecords, row.Attempt, "row %s of %s is %s, and has no record", row.Attempt, code, row.Phase)
+		case row.MailDone && rec.Mail != booking.MailSent:
+			r.bad(RuleLookedAt, row.Attempt+" mail", "row %s of %s says that its mail is sent, and its record says %q: nobody will send it", row.Attempt, code, rec.Mail)
 		}
+	}
+}
+
+// sameOrder compares what row and record of one attempt both know. None of it
+// changes once there is a record.
+func (r *reading) sameOrder(rec booking.Record, row booking.Row) {
+	var wrong differences
+	differ(&wrong, "level", rec.Level, row.Level)
+	differ(&wrong, "amount", rec.Amount, row.Amount)
+	differ(&wrong, "currency", rec.Currency, row.Currency)
+	differ(&wrong, "payment", rec.PaymentID, row.Payment)
+	differ(&wrong, "admitted", inMillis(rec.AdmittedAt), inMillis(time.UnixMilli(row.AdmittedAt)))
+	differ(&wrong, "deadline", inMillis(rec.Deadline), inMillis(time.UnixMilli(row.Deadline)))
+	if len(wrong) > 0 {
+		r.bad(RuleRecords, rec.Attempt+" order", "record %s of %s is not what its row says: %s", rec.Attempt, rec.Code, strings.Join(wrong, "; "))
+	}
+}
+
+func inMillis(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+// differences say what is not the same in two places.
+type differences []string
+
+func differ[T comparable](d *differences, what string, says, is T) {
+	if says != is {
+		*d = append(*d, fmt.Sprintf("%s: %v, the ledger says %v", what, says, is))
 	}
 }
 
@@ -503,22 +576,39 @@ func describe(row booking.Row, owns bool) string {
 func (r *reading) lookedAt() {
 	for code, row := range r.rows {
 		at, looked := r.looks[code]
-		finished := row.Phase == booking.PhasePaid && row.RecordDone && row.MailDone
-		if row.Looks > 0 || row.Doubt {
-			r.doubts++
+		if looked {
+			r.looked++
 		}
+		if row.Phase == booking.PhasePaid && row.RecordDone && row.MailDone {
+			continue // finished
+		}
+		missed := ""
 		switch {
-		case finished:
 		case !looked:
-			r.bad(RuleLookedAt, row.Attempt, "row %s is %s, and nobody will look at it", row.Attempt, row.Phase)
+			r.never++
+			missed = "nobody will look at it"
 		case r.now.Sub(at) > inFlight:
 			r.overdue[row.Phase]++
-			r.bad(RuleLookedAt, row.Attempt, "row %s is %s, and its look is %s late", row.Attempt, row.Phase, r.now.Sub(at).Round(time.Second))
+			missed = fmt.Sprintf("its look is %s late", r.now.Sub(at).Round(time.Second))
+		case at.After(r.latestLook(row)):
+			r.far++
+			missed = "nobody will look at it before " + at.UTC().Format(time.RFC3339)
 		case r.now.After(at):
 			r.inFlight[RuleLookedAt]++
 		}
-		if looked {
-			r.looked++
+		if missed != "" {
+			r.bad(RuleLookedAt, row.Attempt, "row %s of %s is %s, and %s", row.Attempt, code, row.Phase, missed)
+		}
+		if row.Phase == booking.PhasePaid || (row.Looks == 0 && !row.Doubt) {
+			continue
+		}
+		r.doubts++
+		if row.Looks > doubtLooks {
+			r.called++
+		}
+		if missed != "" {
+			r.forgotten++
+			r.bad(RuleDoubt, row.Attempt, "row %s of %s is in doubt after %d extensions, and %s", row.Attempt, code, row.Looks, missed)
 		}
 	}
 	if r.looksN != r.looked {
@@ -526,44 +616,72 @@ func (r *reading) lookedAt() {
 	}
 }
 
-// money holds the gateway's word against the seats.
-func (r *reading) money(charges map[string]booking.Charge, asked map[string]booking.Row) {
-	ordered := map[string]booking.Record{}
-	for _, rec := range r.records {
-		ordered[rec.PaymentID] = rec
-	}
-	for code, row := range r.rows {
-		if _, there := ordered[row.Payment]; !there && row.Payment != "" {
-			ordered[row.Payment] = row.HeldRecord(code, "", "")
+// latestLook is the latest that anyone may look at an unfinished row: within the
+// longest that a look is put off, from now or, where the end of the time to pay
+// is waited for, from then. Neither a row's deadline nor the end of its execute
+// call puts that off beyond what its admission gave it.
+func (r *reading) latestLook(row booking.Row) time.Time {
+	from := r.now
+	if row.Phase == booking.PhaseHeld || row.Phase == booking.PhaseRefused {
+		deadline := time.UnixMilli(min(row.Deadline, row.AdmittedAt+row.Hold))
+		if deadline.After(from) {
+			from = deadline
 		}
 	}
-	r.asked = len(charges)
-	for payment, charge := range charges {
+	return from.Add(lookAgain + inFlight) // now is a while ago
+}
+
+// money holds the gateway's word against the seats.
+func (r *reading) money(charges map[string]booking.Charge, asked map[string]booking.Row) {
+	r.answered = len(charges)
+	for _, charge := range charges {
 		if charge.Status == booking.ChargeCompleted {
 			r.completed++
 		}
-		rec, known := ordered[payment]
-		if !known {
-			continue // gone since: its attempt is told elsewhere if that was wrong
+	}
+	ordered := map[string]bool{}
+	for _, rec := range r.records {
+		ordered[rec.PaymentID] = true
+		r.charged(rec, charges, asked)
+	}
+	for code, row := range r.rows {
+		if row.Payment != "" && !ordered[row.Payment] {
+			r.charged(row.HeldRecord(code, "", ""), charges, asked)
 		}
-		row := r.rows[rec.Code]
-		owns := row.Attempt == rec.Attempt && row.Payment == payment
-		if charge.Status != booking.ChargeCompleted {
-			was := asked[rec.Code]
-			if owns && row.Phase == booking.PhasePaid && was.Attempt == rec.Attempt && was.Phase == booking.PhasePaid {
-				r.bad(RuleMoney, payment, "row %s is paid, and the gateway says that payment %s is %s", row.Attempt, payment, charge.Status)
-			}
-			continue
+	}
+}
+
+// charged holds the gateway's word on one attempt against its seat.
+func (r *reading) charged(rec booking.Record, charges map[string]booking.Charge, asked map[string]booking.Row) {
+	charge, answered := charges[rec.PaymentID]
+	if !answered {
+		return
+	}
+	key := rec.Attempt + " " + rec.PaymentID
+	row := r.rows[rec.Code]
+	owns := row.Attempt == rec.Attempt && row.Payment == rec.PaymentID
+	if charge.Status != booking.ChargeCompleted {
+		was := asked[rec.Code]
+		if owns && row.Phase == booking.PhasePaid && was.Attempt == rec.Attempt && was.Phase == booking.PhasePaid {
+			r.bad(RuleMoney, key, "row %s of %s is paid, and the gateway says that payment %s is %s", row.Attempt, rec.Code, rec.PaymentID, charge.Status)
 		}
-		switch err := charge.Check(rec); {
-		case err != nil:
-			r.bad(RuleMoney, payment, "%v", err)
-		case owns && row.Phase == booking.PhasePaid && row.Transaction == charge.Transaction:
-		case owns && row.Phase != booking.PhasePaid:
-			r.inFlight[RuleMoney]++ // the reconciler asks at the row's next look
-		default:
-			r.bad(RuleMoney, payment, "payment %s is completed by %s for attempt %s, and its row is %s", payment, charge.Transaction, rec.Attempt, describe(row, row.Attempt == rec.Attempt))
+		return
+	}
+	err := charge.Check(rec)
+	switch {
+	case err != nil:
+		r.bad(RuleMoney, key, "attempt %s of %s: %v", rec.Attempt, rec.Code, err)
+	case owns && row.Phase == booking.PhasePaid && row.Transaction == charge.Transaction:
+	case owns && row.Phase != booking.PhasePaid:
+		// Money moves by an execute call, and the record says when one was last
+		// announced.
+		since := rec.AdmittedAt
+		if rec.ExecuteAt.After(since) {
+			since = rec.ExecuteAt
 		}
+		r.badSince(since, RuleMoney, key, "payment %s is completed by %s for attempt %s of %s, and its row is still %s", rec.PaymentID, charge.Transaction, rec.Attempt, rec.Code, row.Phase)
+	default:
+		r.bad(RuleMoney, key, "payment %s is completed by %s for attempt %s of %s, and its row is %s", rec.PaymentID, charge.Transaction, rec.Attempt, rec.Code, describe(row, row.Attempt == rec.Attempt))
 	}
 }
 
@@ -586,21 +704,16 @@ func (r *reading) published() {
 		return max(0, limit-admitted)
 	}
 	total := left(f.Cap, f.Total)
-	var wrong []string
-	differ := func(what string, says, is any) {
-		if says != is {
-			wrong = append(wrong, fmt.Sprintf("%s: %v, the ledger says %v", what, says, is))
-		}
-	}
-	differ("open", doc.Open, f.Open)
-	differ("cap", doc.Total.Cap, f.Cap)
-	differ("left", doc.Total.Left, total)
-	differ("levels", len(doc.Levels), len(f.Levels))
+	var wrong differences
+	differ(&wrong, "open", doc.Open, f.Open)
+	differ(&wrong, "cap", doc.Total.Cap, f.Cap)
+	differ(&wrong, "left", doc.Total.Left, total)
+	differ(&wrong, "levels", len(doc.Levels), len(f.Levels))
 	for i := range min(len(doc.Levels), len(f.Levels)) {
 		d, l := doc.Levels[i], f.Levels[i]
-		differ(fmt.Sprintf("level %d", i+1), d.ID, l.ID)
-		differ(l.ID+" cap", d.Cap, l.Cap)
-		differ(l.ID+" left", d.Left, min(left(l.Cap, l.Admitted), total))
+		differ(&wrong, fmt.Sprintf("level %d", i+1), d.ID, l.ID)
+		differ(&wrong, l.ID+" cap", d.Cap, l.Cap)
+		differ(&wrong, l.ID+" left", d.Left, min(left(l.Cap, l.Admitted), total))
 	}
 	if len(wrong) > 0 {
 		r.bad(RuleStatus, fmt.Sprint(doc.Version), "version %d of %s is stale: %s", doc.Version, doc.UpdatedAt.UTC().Format(time.RFC3339), strings.Join(wrong, "; "))
@@ -614,14 +727,17 @@ func (r *reading) report(opts AuditOptions, stays map[string]finding, unanswered
 	for _, f := range stays {
 		broken[f.rule] = append(broken[f.rule], f.text)
 	}
-	statusSeen := opts.Status != nil && (r.statusErr == nil || errors.Is(r.statusErr, booking.ErrNotFound) || errors.Is(r.statusErr, booking.ErrUnreadable))
+	statusSeen := r.statusErr == nil || errors.Is(r.statusErr, booking.ErrNotFound) || errors.Is(r.statusErr, booking.ErrUnreadable)
 	for _, rule := range rules {
 		list := broken[rule.code]
 		slices.Sort(list)
 		v := VerdictHolds
-		if len(list) > 0 {
+		switch {
+		case len(list) > 0:
 			v = VerdictBroken
-		} else if (rule.code == RuleMoney && !opts.Gateway) || (rule.code == RuleStatus && !statusSeen) {
+		case (rule.code == RuleMoney && !opts.Gateway) || (rule.code == RuleStatus && opts.Status == nil):
+			v = VerdictNotAsked
+		case (rule.code == RuleMoney && unanswered > 0) || (rule.code == RuleStatus && !statusSeen):
 			v = VerdictNotSeen
 		}
 		out.Rules = append(out.Rules, Rule{
@@ -698,25 +814,27 @@ func (r *reading) figure(rule string, opts AuditOptions, unanswered int) string 
 		}
 		return fmt.Sprintf("%d paid records, %d paid rows", records, rows)
 	case RuleLookedAt:
-		late := 0
-		var phases []string
-		for _, p := range booking.Phases() {
-			if n := r.overdue[p]; n > 0 {
-				late += n
-				phases = append(phases, fmt.Sprintf("%s %d", p, n))
+		late := []string{"none late"}
+		if len(r.overdue) > 0 {
+			late = nil
+			for _, p := range slices.Sorted(maps.Keys(r.overdue)) {
+				late = append(late, fmt.Sprintf("%s %d late", p, r.overdue[p]))
 			}
 		}
-		if late > 0 {
-			return fmt.Sprintf("%d to be looked at, late: %s", r.looksN, strings.Join(phases, ", "))
+		if r.far > 0 {
+			late = append(late, fmt.Sprintf("%d later than may be", r.far))
 		}
-		return fmt.Sprintf("%d to be looked at, none late", r.looksN)
+		if r.never > 0 {
+			late = append(late, fmt.Sprintf("%d unfinished and never looked at", r.never))
+		}
+		return fmt.Sprintf("%d to be looked at, %s", r.looksN, strings.Join(late, ", "))
 	case RuleDoubt:
-		return fmt.Sprintf("%d seats in doubt", r.doubts)
+		return fmt.Sprintf("%d seats in doubt, %d of them after more than %d extensions, %d not asked about in time", r.doubts, r.called, doubtLooks, r.forgotten)
 	case RuleMoney:
 		if !opts.Gateway {
 			return "the gateway was not asked"
 		}
-		return fmt.Sprintf("%d payments asked about, %d completed, %d without a clear answer", r.asked, r.completed, unanswered)
+		return fmt.Sprintf("%d payments asked about, %d completed, %d without a clear answer", r.answered+unanswered, r.completed, unanswered)
 	case RuleQueue:
 		return fmt.Sprintf("%d waiting, %d in flight, %d dead, oldest %s", r.queue.Waiting, r.queue.InFlight, r.queue.Dead, r.queue.OldestAge.Round(time.Second))
 	case RuleStatus:

@@ -19,12 +19,14 @@ type auditCommand struct {
 // Help is kong's detailed help.
 func (*auditCommand) Help() string {
 	return `Reads everything and changes nothing. Each rule of the sale is printed with the
-figure that proves or breaks it. A difference counts when it is older than two
-minutes, where its age can be told, and is there in each of three readings; the
-others are "in flight". What could not be seen is said.
+figure that proves or breaks it, and the codes of the candidates where it is
+broken: keep the output as you keep the candidates. A difference counts when it
+is older than two minutes, where its age can be told, and is there in each of
+three readings; the others are "in flight". What was not looked at is said.
 
-Exit status: 0 every rule that could be seen holds; 1 a rule is broken; 2 the
-audit could not be made.
+Exit status: 0 every rule that was asked about holds; 1 a rule is broken, or one
+that was asked about is NOT SEEN, since gateway or status.json gave no answer; 2
+the audit could not be made.
 
 Example:
   seatctl audit --gateway --data data/local`
@@ -46,7 +48,7 @@ func (c *auditCommand) Run(s *session) (err error) {
 	} else {
 		err = s.printReport(report)
 	}
-	if err == nil && report.Broken() {
+	if err == nil && (report.Broken() || report.Unseen()) {
 		err = wrong(nil)
 	}
 	return err
@@ -61,11 +63,15 @@ func (s *session) printReport(r saleops.Report) error {
 	fmt.Fprintf(&b, "sale %s, epoch %s, %s, read %s\n\n", r.Sale, r.Epoch, state, r.At.Format(time.RFC3339))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RULE\tVERDICT\tFIGURE\tIN FLIGHT\tWHAT")
-	broken := 0
+	broken, unseen := 0, 0
 	for _, rule := range r.Rules {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", rule.Code, rule.Verdict, rule.Figure, rule.InFlight, rule.Text)
-		if rule.Verdict == saleops.VerdictBroken {
+		switch rule.Verdict {
+		case saleops.VerdictBroken:
 			broken++
+		case saleops.VerdictNotSeen:
+			unseen++
+		case saleops.VerdictHolds, saleops.VerdictNotAsked:
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -88,7 +94,11 @@ func (s *session) printReport(r saleops.Report) error {
 	}
 	if broken > 0 {
 		fmt.Fprintf(&b, "\nBROKEN: %d rules\n", broken)
-	} else {
+	}
+	if unseen > 0 {
+		fmt.Fprintf(&b, "\nNOT SEEN: %d rules: nobody knows whether they hold\n", unseen)
+	}
+	if broken+unseen == 0 {
 		fmt.Fprintln(&b, "\nevery rule that was seen holds")
 	}
 	_, err := fmt.Fprint(s.stdout, b.String())
