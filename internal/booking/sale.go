@@ -11,8 +11,8 @@ import (
 // not say otherwise.
 const DefaultHold = 10 * time.Minute
 
-// Bounds of a hold: shorter than a minute nobody can pay in it; longer than a
-// day the gateway has forgotten the payment.
+// Bounds of a hold. A sale for people takes minutes; a rehearsal's holds are
+// seconds. After a day the gateway has forgotten the payment.
 const (
 	MinHold = time.Second
 	MaxHold = 24 * time.Hour

@@ -20,12 +20,20 @@ func TestSale_ValidateTellsEverythingAtOnce(t *testing.T) {
 	if err := goodSale().Validate(); err != nil {
 		t.Errorf("good sale: got %v, want nil", err)
 	}
+	for _, hold := range []time.Duration{booking.MinHold, 10 * time.Minute, booking.MaxHold} {
+		s := goodSale()
+		s.Hold = hold
+		if err := s.Validate(); err != nil {
+			t.Errorf("hold of %s: got %v, want nil", hold, err)
+		}
+	}
 	for want, spoil := range map[string]func(*booking.Sale){
 		"name":             func(s *booking.Sale) { s.Name = "-x" },
 		"currency":         func(s *booking.Sale) { s.Currency = "bdt" },
 		"cap -1":           func(s *booking.Sale) { s.Cap = -1 },
 		"cap 10000001":     func(s *booking.Sale) { s.Cap = 10_000_001 },
 		"hold 0s":          func(s *booking.Sale) { s.Hold = 0 },
+		"hold 999ms":       func(s *booking.Sale) { s.Hold = time.Second - time.Millisecond },
 		"hold 25h":         func(s *booking.Sale) { s.Hold = 25 * time.Hour },
 		"hold 1.0005s":     func(s *booking.Sale) { s.Hold = time.Second + 500*time.Microsecond },
 		"at least one":     func(s *booking.Sale) { s.Levels = nil },

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -230,9 +231,25 @@ type decoy struct {
 type lesson struct {
 	held booking.Held
 	took time.Duration
+	// levels are all that a real answer has named.
+	levels []string
 }
 
-func (d *decoy) learn(h booking.Held, took time.Duration) { d.last.Store(&lesson{h, took}) }
+func (d *decoy) learn(h booking.Held, took time.Duration) {
+	for {
+		last := d.last.Load()
+		next := &lesson{held: h, took: took}
+		if last != nil {
+			next.levels = last.levels
+		}
+		if !slices.Contains(next.levels, h.Level) {
+			next.levels = append(slices.Clip(next.levels), h.Level)
+		}
+		if d.last.CompareAndSwap(last, next) {
+			return
+		}
+	}
+}
 
 // decoyLimit is the longest that a bot's connection is worth.
 const decoyLimit = 2 * time.Second
@@ -257,14 +274,15 @@ func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error
 	site := strings.TrimSuffix(s.ResultURL, "/result")
 	h.BookingURL = site + "/booking/" + s.Sealer.Seal(code, attempt)
 	h.PaymentURL = site + "/payment/" + h.PaymentID
-	if l := s.decoy.last.Load(); l != nil {
+	l := s.decoy.last.Load()
+	if l != nil {
 		h.PaymentID = scramble(l.held.PaymentID, gatewayPrefix)
 		h.PaymentURL = l.paymentURL(h.PaymentID)
 		h.BookingURL = l.held.BookingURL[:strings.LastIndexByte(l.held.BookingURL, '/')+1] + s.Sealer.Seal(code, attempt)
-		h.SecondsLeft, took = l.held.SecondsLeft, l.took
+		h.SecondsLeft, h.Level, took = l.held.SecondsLeft, l.held.Level, l.took
 		hold = time.Duration(l.held.SecondsLeft+1) * time.Second
 	}
-	if in.Level != nil && isLevelID(*in.Level) {
+	if in.Level != nil && l.knows(*in.Level) {
 		h.Level = *in.Level
 	}
 	h.ExpiresAt = now.Add(hold).UTC().Truncate(time.Millisecond)
@@ -274,6 +292,16 @@ func (s *Server) honeypot(w http.ResponseWriter, r *http.Request, in form) error
 	defer cancel()
 	<-ctx.Done()
 	return s.accept(w, r, h)
+}
+
+// knows tells whether a level may stand in a bot's answer: to name back one that
+// does not exist, which a real request is refused for, would give the trap away.
+// Before the first real answer only the shape is known.
+func (l *lesson) knows(level string) bool {
+	if l == nil {
+		return isLevelID(level)
+	}
+	return slices.Contains(l.levels, level)
 }
 
 // secretLike is what names somebody's payment in a link, or opens it.

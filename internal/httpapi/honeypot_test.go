@@ -142,6 +142,42 @@ func TestHoneypot_NeverGetsSomebodysPaymentLink(t *testing.T) {
 	}
 }
 
+// A real request for a level that does not exist is refused, so a bot must not
+// hear its name back.
+func TestHoneypot_NamesLevelsOfRealAnswersOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, func(d *httpapi.Deps) {
+			d.Booker = booker(func(_ context.Context, r booking.Request) (booking.Held, error) {
+				if !strings.HasPrefix(r.Level, "N") {
+					return booking.Held{}, booking.ErrInvalidLevel
+				}
+				h := booking.Held{PaymentID: payment, PaymentURL: payURL, BookingURL: "https://sale.test/booking/x", Level: r.Level, SecondsLeft: 599}
+				return h, nil
+			})
+		})
+		ask := func(website, level string) any {
+			t.Helper()
+			body := `{"website":"` + website + `","code":"ab-1001","email":"a.b@example.org"`
+			if level != "" {
+				body += `,"level":"` + level + `"`
+			}
+			return decode(t, e.book(t, body+"}").Body)["level"]
+		}
+		if got := ask("spam", "N3"); got != "N3" {
+			t.Errorf("before any real answer: got level %v, want the one asked for", got)
+		}
+		for _, real := range []string{"N1", "ZZ", "N2", "N1", "N2"} {
+			ask("", real)
+		}
+		for asked, want := range map[string]string{"N1": "N1", "N2": "N2", "N3": "N2", "ZZ": "N2", "n1": "N2", "no such level": "N2", "": "N2"} {
+			if got := ask("spam", asked); got != want {
+				t.Errorf("bot that asks for %q: got level %v, want %s", asked, got, want)
+			}
+		}
+	})
+}
+
 func TestHoneypot_ComesBeforeTheShape(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{"website":"x"}`, `{"website":" ","code":"?","email":"","level":"no such level"}`, `{"website":"x","code":null}`} {
