@@ -29,6 +29,9 @@ func (k Keys) seen() string      { return k.prefix + "adm:seen" }         // has
 func (k Keys) due() string       { return k.prefix + "adm:due" }          // sorted set code -> ms
 func (k Keys) mark() string      { return k.prefix + "adm:mark" }         // string, TTL: written by every script but admit
 func (k Keys) probe() string     { return k.prefix + "adm:probe" }        // string, TTL: written to see replicas acknowledge
+func (k Keys) rebuild() string   { return k.prefix + "adm:rebuild" }      // string: whose turn it is to rebuild
+func (k Keys) late() string      { return k.prefix + "adm:late" }         // hash transaction -> decision
+func (k Keys) notices() string   { return k.prefix + "ntf:due" }          // sorted set message id -> ms
 func (k Keys) total() string     { return k.prefix + "adm:total" }        // integer
 func (k Keys) config() string    { return k.prefix + "sale:config" }      // hash
 func (k Keys) open() string      { return k.prefix + "booking:open" }     // string 1 or 0

@@ -30,7 +30,7 @@ func Phases() []Phase {
 // phaseMoves are the moves that one script can make; leaving the ledger
 // altogether (undo, release) is written as the empty phase.
 var phaseMoves = map[Phase][]Phase{
-	"":           {PhaseNew},
+	"":           {PhaseNew, PhasePaid},
 	PhaseNew:     {PhasePayable, PhaseRefused, ""},
 	PhasePayable: {PhaseHeld, PhasePaying, PhasePaid, ""},
 	PhaseHeld:    {PhasePaying, PhasePaid, ""},

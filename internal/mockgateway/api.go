@@ -1,6 +1,7 @@
 package mockgateway
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -50,24 +51,34 @@ var statusMessages = map[string]string{
 	"2034":  "Transaction already reversed",
 	"2048":  "Invalid payer reference",
 	"2049":  "Invalid merchant callback URL",
+	"2003":  "Process failed",
 	"2056":  "Invalid Payment State",
 	"2060":  "Execute prerequisite is not met",
+	"2062":  "The payment has already been completed",
 	"2063":  "Mode is not valid as per request data",
 	"2065":  "Mandatory field missing",
 	"2117":  "Payment execution already been called before",
+	"503":   "System is undergoing maintenance. Please try again later",
+	"9999":  "System error",
 }
 
 // answer is what a call gets, once saved is on disk.
 type answer struct {
-	status int
-	fields map[string]any
-	saved  *batch
+	status  int
+	fields  map[string]any
+	saved   *batch
+	effect  bool     // the call did its work, whatever it answers
+	drawKey []string // what the draw of its latency rests on; nil is the call alone
+
+	lost    bool          // nothing of it is sent: the connection is closed
+	open    bool          // but only after openFor, or when the client has given up
+	openFor time.Duration // 0 is without end
 }
 
 // accepted is an answer with code 0000.
 func accepted(fields map[string]any) answer {
 	fields["statusCode"], fields["statusMessage"] = success, statusMessages[success]
-	return answer{status: http.StatusOK, fields: fields}
+	return answer{status: http.StatusOK, fields: fields, effect: true}
 }
 
 // refusal is how the gateway itself says no: HTTP 200 and a code.
@@ -86,15 +97,21 @@ func message(status int, text string) answer {
 
 type handler func(r *http.Request, body []byte) answer
 
-// api is the one way in and out of every call: down first, then the work, then
-// the disk, then the latency, then the answer. The work is done before the
-// latency and also for a client that has hung up, so that a call whose answer
-// comes too late has had its effect.
+// api is the one way in and out of every call: the outages first, then the
+// work, then the disk, then the latency, then the answer. The work is done before
+// the latency and also for a client that has hung up, so that a call whose
+// answer comes too late has had its effect.
 func (g *Gateway) api(call string, next handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		set := g.currentSettings()
-		if set.Down {
+		set := g.Settings()
+		switch {
+		case set.Down:
+			g.count(FaultUnavailable, call)
 			reply(w, message(http.StatusServiceUnavailable, "Service Unavailable"))
+			return
+		case set.Maintenance:
+			g.count(FaultMaintenance, call)
+			reply(w, refusal("503"))
 			return
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -106,17 +123,40 @@ func (g *Gateway) api(call string, next handler) http.HandlerFunc {
 		if err := ans.saved.wait(); err != nil {
 			ans = message(http.StatusInternalServerError, "Internal server error")
 		}
-		if d := g.latency(set, call); d > 0 {
-			t := time.NewTimer(d)
-			defer t.Stop()
+		if ans.open {
+			g.hold(r.Context(), ans.openFor)
+		} else if d := g.latency(set, call, ans.drawKey); d > 0 {
 			select {
-			case <-t.C:
+			case <-g.opts.At(g.opts.Now().Add(d)):
 			case <-r.Context().Done():
 				return
 			}
 		}
+		if ans.lost {
+			panic(http.ErrAbortHandler) // net/http's own way to cut a connection
+		}
 		reply(w, ans)
 	}
+}
+
+// hold keeps a call waiting for d, or without end if that is 0; at most until
+// its client gives up or the gateway stops.
+func (g *Gateway) hold(ctx context.Context, d time.Duration) {
+	var over <-chan time.Time
+	if d > 0 {
+		over = g.opts.At(g.opts.Now().Add(d))
+	}
+	select {
+	case <-over:
+	case <-ctx.Done():
+	case <-g.hungUp:
+	}
+}
+
+func (g *Gateway) count(fault, call string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.tally.add(fault, call)
 }
 
 func reply(w http.ResponseWriter, a answer) {
@@ -201,7 +241,11 @@ func (g *Gateway) create(r *http.Request, body []byte) answer {
 	if g.byInvoice[p.Invoice] != nil {
 		return refusal("2029")
 	}
-	g.payments[p.ID], g.byInvoice[p.Invoice] = p, p
+	if known := g.prospects[p.Invoice]; known != nil {
+		p.Faults = known.Faults
+		delete(g.prospects, p.Invoice)
+	}
+	g.know(p)
 	g.save(p)
 	ans := accepted(map[string]any{
 		"paymentID":             p.ID,
@@ -232,6 +276,36 @@ type paymentBody struct {
 	Reason    string `json:"reason"`
 }
 
+// know makes a new or restored payment known.
+func (g *Gateway) know(p *payment) {
+	g.payments[p.ID], g.byInvoice[p.Invoice] = p, p
+	g.adopt(&p.party, func() *batch {
+		g.save(p)
+		return p.saved
+	})
+}
+
+// bring does what has come due in a payment; the lock is held.
+func (g *Gateway) bring(p *payment, now time.Time) {
+	p.advance(now)
+	if g.announce(p, now) {
+		g.save(p)
+	}
+}
+
+// announce makes the transactions known that a payment has got, with their
+// notifications, and sees to those to come. It tells whether there were any; the
+// caller saves the payment.
+func (g *Gateway) announce(p *payment, now time.Time) bool {
+	fresh := p.Transactions[p.announced:]
+	p.announced = len(p.Transactions)
+	for _, t := range fresh {
+		g.byTrx[t.TrxID] = p
+		g.notify(p, t, now)
+	}
+	return len(fresh) > 0
+}
+
 // withPayment finds the payment a call is about and does its work under the
 // lock. The answer also waits for what others have changed in the payment: it
 // may rest on that.
@@ -249,7 +323,9 @@ func (g *Gateway) withPayment(body []byte, do func(p *payment, in paymentBody, n
 	if p == nil {
 		return refusal("2002")
 	}
-	ans := do(p, in, g.opts.Now())
+	now := g.opts.Now()
+	g.bring(p, now)
+	ans := do(p, in, now)
 	ans.saved = p.saved
 	return ans
 }
@@ -260,29 +336,75 @@ const (
 	payerType   = "Customer"
 )
 
+// shortCode is the merchant's wallet.
+const shortCode = "50000"
+
 func (g *Gateway) execute(_ *http.Request, body []byte) answer {
 	return g.withPayment(body, func(p *payment, _ paymentBody, now time.Time) answer {
+		before := p.ExecutedAt
 		code := p.execute(now)
-		g.save(p)
+		g.settle(p, now)
 		if code != success {
-			return refusal(code)
+			ans := refusal(code)
+			ans.effect = p.ExecutedAt != before
+			return ans
 		}
-		g.byTrx[p.TrxID] = p
+		t := p.told(CallExecute, *p.Transactions[0])
+		g.save(p)
 		return accepted(map[string]any{
 			"paymentID":             p.ID,
-			"trxID":                 p.TrxID,
+			"trxID":                 t.TrxID,
 			"transactionStatus":     p.transactionStatus(now),
-			"amount":                p.Amount,
-			"currency":              p.Currency,
+			"amount":                t.Amount,
+			"currency":              t.Currency,
 			"intent":                p.Intent,
-			"paymentExecuteTime":    wireTime(now),
-			"merchantInvoiceNumber": p.Invoice,
+			"paymentExecuteTime":    wireTime(t.At),
+			"merchantInvoiceNumber": t.Invoice,
 			"payerType":             payerType,
 			"payerReference":        p.Reference,
 			"customerMsisdn":        payerMSISDN,
 			"payerAccount":          payerMSISDN,
-			"maxRefundableAmount":   p.Amount,
+			"maxRefundableAmount":   t.Amount,
 		})
+	})
+}
+
+// settle follows every change by execute or press: what is due at once is done
+// at once, the rest is waited for, and the payment is saved.
+func (g *Gateway) settle(p *payment, now time.Time) {
+	p.advance(now)
+	g.announce(p, now)
+	g.save(p)
+	g.await(p)
+}
+
+// await does what is still to come in a payment when its time has come, so that
+// it is notified although nobody asks.
+func (g *Gateway) await(p *payment) {
+	if p.awaited || p.CompletesAt.IsZero() && p.SecondAt.IsZero() {
+		return
+	}
+	p.awaited = true
+	g.work.Go(func() {
+		for {
+			g.mu.Lock()
+			now := g.opts.Now()
+			g.bring(p, now)
+			due := p.CompletesAt
+			if due.IsZero() {
+				due = p.SecondAt
+			}
+			p.awaited = !due.IsZero()
+			g.mu.Unlock()
+			if due.IsZero() {
+				return
+			}
+			select {
+			case <-g.opts.At(due):
+			case <-g.ending.Done():
+				return
+			}
+		}
 	})
 }
 
@@ -300,8 +422,11 @@ func (g *Gateway) status(_ *http.Request, body []byte) answer {
 			"payerReference":    p.Reference,
 		}
 		if p.completed() {
-			fields["paymentExecuteTime"] = wireTime(p.ExecutedAt)
-			fields["trxID"] = p.TrxID
+			// Of two transactions this call shows the first.
+			t := g.tell(p, CallStatus, p.Transactions[0])
+			fields["amount"], fields["currency"], fields["merchantInvoice"] = t.Amount, t.Currency, t.Invoice
+			fields["paymentExecuteTime"] = wireTime(t.At)
+			fields["trxID"] = t.TrxID
 			fields["customerMsisdn"] = payerMSISDN
 			fields["payerAccount"] = payerMSISDN
 		}
@@ -309,32 +434,46 @@ func (g *Gateway) status(_ *http.Request, body []byte) answer {
 	})
 }
 
+// tell is told, for a call that changes nothing else.
+func (g *Gateway) tell(p *payment, place string, t *transaction) transaction {
+	said := p.told(place, *t)
+	if said.Amount != t.Amount || said.Currency != t.Currency || said.Invoice != t.Invoice {
+		g.save(p) // a fault was used
+	}
+	return said
+}
+
 // refund gives money back; with payment and transaction alone it tells of the
-// last refund.
+// transaction's last refund.
 func (g *Gateway) refund(_ *http.Request, body []byte) answer {
 	return g.withPayment(body, func(p *payment, in paymentBody, now time.Time) answer {
 		asking := in.Amount == "" && in.SKU == "" && in.Reason == ""
+		t := p.transaction(in.TrxID)
 		switch {
-		case !p.completed() || in.TrxID != p.TrxID:
+		case t == nil:
 			return refusal("2028")
-		case asking && len(p.Refunds) == 0:
+		case asking && len(t.Refunds) == 0:
 			return refusal("2033")
 		case !asking && (in.Amount == "" || in.SKU == "" || in.Reason == "" || len(in.SKU) > maxField || len(in.Reason) > maxField):
 			return refusal("2065")
 		}
 		if !asking {
-			if code := p.refund(in.Amount, now); code != success {
-				return refusal(code)
-			}
+			before := len(t.Refunds)
+			code := p.refund(t, in.Amount, now)
 			g.save(p)
+			if code != success {
+				ans := refusal(code)
+				ans.effect = len(t.Refunds) > before
+				return ans
+			}
 		}
-		last := p.Refunds[len(p.Refunds)-1]
+		last := t.Refunds[len(t.Refunds)-1]
 		return accepted(map[string]any{
-			"originalTrxID":     p.TrxID,
+			"originalTrxID":     t.TrxID,
 			"refundTrxID":       last.TrxID,
 			"transactionStatus": "Completed",
 			"amount":            last.Amount,
-			"currency":          p.Currency,
+			"currency":          t.Currency,
 			"charge":            "0.00",
 			"completedTime":     wireTime(last.At),
 		})
@@ -355,17 +494,18 @@ func (g *Gateway) search(_ *http.Request, body []byte) answer {
 	if p == nil {
 		return refusal("2033")
 	}
+	t := g.tell(p, CallSearch, p.transaction(in.TrxID))
 	ans := accepted(map[string]any{
-		"trxID":                 p.TrxID,
+		"trxID":                 t.TrxID,
 		"transactionStatus":     "Completed",
 		"transactionType":       "bKash Tokenized Checkout via API",
-		"amount":                p.Amount,
-		"currency":              p.Currency,
+		"amount":                t.Amount,
+		"currency":              t.Currency,
 		"customerMsisdn":        payerMSISDN,
 		"payerType":             payerType,
-		"organizationShortCode": "50000",
+		"organizationShortCode": shortCode,
 		"initiationTime":        wireTime(p.CreatedAt),
-		"completedTime":         wireTime(p.ExecutedAt),
+		"completedTime":         wireTime(t.At),
 		"transactionReference":  p.Reference,
 	})
 	ans.saved = p.saved
@@ -374,9 +514,12 @@ func (g *Gateway) search(_ *http.Request, body []byte) answer {
 
 // The kinds of items in the journal.
 const (
-	kindPayment = "payment"
-	kindAccount = "account"
-	kindToken   = "token"
+	kindPayment  = "payment"
+	kindAccount  = "account"
+	kindToken    = "token"
+	kindProspect = "prospect"
+	kindTally    = "tally"
+	kindSigner   = "signer"
 )
 
 // restore takes up one item of the journal; only New calls it.
@@ -387,22 +530,38 @@ func (g *Gateway) restore(kind, key string, body []byte) error {
 		if err := json.Unmarshal(body, p); err != nil {
 			return err
 		}
-		g.payments[p.ID], g.byInvoice[p.Invoice] = p, p
-		if p.completed() {
-			g.byTrx[p.TrxID] = p
+		g.know(p)
+		p.announced = len(p.Transactions)
+		for _, t := range p.Transactions {
+			g.byTrx[t.TrxID] = p
 		}
 	case kindAccount:
 		a := &account{}
 		if err := json.Unmarshal(body, a); err != nil {
 			return err
 		}
-		g.accounts[key] = a
+		g.takeAccount(key, a)
 	case kindToken:
 		var t token
 		if err := json.Unmarshal(body, &t); err != nil {
 			return err
 		}
 		g.tokens[key] = t
+	case kindProspect:
+		p := &prospect{}
+		if err := json.Unmarshal(body, p); err != nil {
+			return err
+		}
+		g.prospects[key] = p
+		g.adoptProspect(key, p)
+	case kindTally:
+		return json.Unmarshal(body, &g.tally.counts)
+	case kindSigner:
+		s, err := parseSigner(body)
+		if err != nil {
+			return err
+		}
+		g.signer = s
 	default:
 		return fmt.Errorf("kind is unknown")
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,8 +42,14 @@ func TestMain(m *testing.M) {
 
 // clock is a clock the test moves.
 type clock struct {
-	mu sync.Mutex
-	at time.Time
+	mu      sync.Mutex
+	at      time.Time
+	waiting []waiter
+}
+
+type waiter struct {
+	until time.Time
+	done  chan time.Time
 }
 
 func newClock() *clock { return &clock{at: time.Date(2026, 12, 1, 4, 0, 0, 0, time.UTC)} }
@@ -53,10 +60,30 @@ func (c *clock) Now() time.Time {
 	return c.at
 }
 
+func (c *clock) At(t time.Time) <-chan time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	done := make(chan time.Time, 1)
+	c.waiting = append(c.waiting, waiter{t, done})
+	c.wake()
+	return done
+}
+
 func (c *clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at = c.at.Add(d)
+	c.wake()
+}
+
+func (c *clock) wake() {
+	c.waiting = slices.DeleteFunc(c.waiting, func(w waiter) bool {
+		if c.at.Before(w.until) {
+			return false
+		}
+		w.done <- c.at
+		return true
+	})
 }
 
 // merchant talks to a mock as a merchant does and keeps its token.
@@ -70,6 +97,12 @@ type merchant struct {
 // serve starts a mock and a merchant beside it.
 func serve(tb testing.TB, opts mockgateway.Options) *merchant {
 	tb.Helper()
+	m, _ := serveGateway(tb, opts)
+	return m
+}
+
+func serveGateway(tb testing.TB, opts mockgateway.Options) (*merchant, *mockgateway.Gateway) {
+	tb.Helper()
 	g, err := mockgateway.New(opts)
 	if err != nil {
 		tb.Fatalf("New: %v", err)
@@ -81,7 +114,8 @@ func serve(tb testing.TB, opts mockgateway.Options) *merchant {
 	})
 	srv := httptest.NewServer(g)
 	tb.Cleanup(srv.Close)
-	return newMerchant(tb, srv.URL)
+	tb.Cleanup(g.HangUp)
+	return newMerchant(tb, srv.URL), g
 }
 
 func newMerchant(tb testing.TB, base string) *merchant {
@@ -217,8 +251,10 @@ func until(tb testing.TB, what string, so func() bool) {
 	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	for !so() {
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			tb.Fatalf("gave up waiting until %s", what)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }

@@ -48,6 +48,7 @@ func (g *Gateway) showPage(w http.ResponseWriter, r *http.Request) {
 		showPage(w, http.StatusNotFound, pageData{State: "unknown"})
 		return
 	}
+	g.bring(p, now)
 	d := pageData{State: "open", Invoice: short(p.Invoice), Amount: p.Amount, Currency: p.Currency,
 		Reference: p.Reference, PaymentID: p.ID}
 	saved := p.saved
@@ -103,8 +104,9 @@ func (g *Gateway) pressButton(w http.ResponseWriter, r *http.Request) {
 		showPage(w, http.StatusNotFound, pageData{State: "unknown"})
 		return
 	}
-	back := p.callback(p.press(outcome, refuse, now)) + "&apiVersion=1.2.0-beta/"
-	g.save(p)
+	g.bring(p, now)
+	back := p.callback(p.press(outcome, refuse, g.settings.Capture == CapturePayer, now)) + "&apiVersion=1.2.0-beta/"
+	g.settle(p, now)
 	saved := p.saved
 	g.mu.Unlock()
 	if err := saved.wait(); err != nil {

@@ -1,6 +1,7 @@
 package mockgateway
 
 import (
+	"cmp"
 	"crypto/rand"
 	"net/url"
 	"strconv"
@@ -14,10 +15,12 @@ import (
 const lapse = 24 * time.Hour
 
 // payment is one payment and the rules it lives by. Its methods change it and
-// answer with a status code; whoever calls them holds the Gateway's lock and
-// saves the payment. What makes one payment behave differently from the others
-// (Refuse today) is a field of it.
+// answer with a status code; whoever calls them holds the Gateway's lock,
+// announces the transactions that were made and saves the payment. What makes
+// one payment behave differently from the others is a field of it.
 type payment struct {
+	party
+
 	ID          string    `json:"id"`
 	Invoice     string    `json:"invoice"`
 	Amount      string    `json:"amount"` // as given, and given back so
@@ -29,14 +32,30 @@ type payment struct {
 	Signature   string    `json:"signature"`
 	CreatedAt   time.Time `json:"created_at"`
 
-	Finished     bool      `json:"finished,omitempty"` // the payer has done their part
-	Refuse       string    `json:"refuse,omitempty"`   // the code that execute will answer
-	ExecuteCalls int       `json:"execute_calls,omitempty"`
-	ExecutedAt   time.Time `json:"executed_at,omitzero"` // its one execution, whatever came of it
-	TrxID        string    `json:"trx_id,omitempty"`     // money has moved
-	Refunds      []refund  `json:"refunds,omitempty"`
+	Finished     bool           `json:"finished,omitempty"` // the payer has done their part
+	Refuse       string         `json:"refuse,omitempty"`   // the code that execute will answer
+	ExecuteCalls int            `json:"execute_calls,omitempty"`
+	ExecutedAt   time.Time      `json:"executed_at,omitzero"`  // its one execution, whatever came of it
+	Captured     bool           `json:"captured,omitempty"`    // that was the payer's press, not a call
+	CompletesAt  time.Time      `json:"completes_at,omitzero"` // money will move
+	SecondAt     time.Time      `json:"second_at,omitzero"`    // money will move once more
+	Transactions []*transaction `json:"transactions,omitempty"`
 
-	saved *batch // its last change
+	announced int    // of Transactions
+	awaited   bool   // a goroutine waits for what is to come
+	saved     *batch // its last change
+}
+
+// transaction is money that has moved. Amount, currency and invoice are what was
+// paid, which a fault can make something else than what was ordered.
+type transaction struct {
+	TrxID    string        `json:"trx_id"`
+	Amount   string        `json:"amount"`
+	Currency string        `json:"currency"`
+	Invoice  string        `json:"invoice"`
+	At       time.Time     `json:"at"`
+	Refunds  []refund      `json:"refunds,omitempty"`
+	Note     *notification `json:"note,omitempty"`
 }
 
 type refund struct {
@@ -45,7 +64,7 @@ type refund struct {
 	At     time.Time `json:"at"`
 }
 
-func (p *payment) completed() bool { return p.TrxID != "" }
+func (p *payment) completed() bool { return len(p.Transactions) > 0 }
 
 // over tells whether execute can no longer move money that it has not moved.
 func (p *payment) over(now time.Time) bool {
@@ -54,24 +73,111 @@ func (p *payment) over(now time.Time) bool {
 
 // execute moves the money, once. A payment has one execution, and a refused one
 // was it: from then on the answer is 2117, which says no more than that there
-// was one. Executing a lapsed payment is answered with 2056 (unconfirmed), and
-// one whose payer has not finished with 2060, which does not use it up.
+// was one; 2062 says that money has moved without it. Executing a lapsed payment
+// is answered with 2056 (unconfirmed), and one whose payer has not finished with
+// 2060, which does not use it up.
 func (p *payment) execute(now time.Time) string {
 	p.ExecuteCalls++
 	switch {
+	case p.Captured && p.completed():
+		return "2062"
 	case !p.ExecutedAt.IsZero():
 		return "2117"
 	case p.over(now):
 		return "2056"
 	case p.Refuse == "" && !p.Finished:
 		return "2060"
+	case p.take(CallExecute, FaultAlreadyExecutedUnpaid) != nil:
+		return "2117"
 	}
+	code := p.charge(CallExecute, now)
+	if code == success && p.take(CallExecute, FaultAlreadyExecuted) != nil {
+		return "2117"
+	}
+	return code
+}
+
+// charge is the one execution.
+func (p *payment) charge(place string, now time.Time) string {
 	p.ExecutedAt = now
 	if p.Refuse != "" {
 		return p.Refuse
 	}
-	p.TrxID = randomText(upperAlnum, 10)
+	if f := p.take(place, FaultRefused); f != nil {
+		return cmp.Or(f.Code, "2023")
+	}
+	if f := p.take(place, FaultCompletesLate); f != nil {
+		p.CompletesAt = now.Add(f.delay())
+		return cmp.Or(f.Code, "2003")
+	}
+	p.complete(now)
 	return success
+}
+
+// complete moves the money, and says when it moves once more.
+func (p *payment) complete(at time.Time) {
+	t := &transaction{TrxID: randomText(upperAlnum, 10), Amount: p.Amount, Currency: p.Currency, Invoice: p.Invoice, At: at}
+	*t = p.told(placeTransaction, *t)
+	p.Transactions = append(p.Transactions, t)
+	if f := p.take(placeTransaction, FaultTwoPayments); f != nil {
+		p.SecondAt = at.Add(f.delay())
+	}
+}
+
+// advance does what has come due. Afterwards every time in the past is done.
+func (p *payment) advance(now time.Time) {
+	if at := p.CompletesAt; !at.IsZero() && !now.Before(at) {
+		p.CompletesAt = time.Time{}
+		p.complete(at)
+	}
+	if at := p.SecondAt; !at.IsZero() && !now.Before(at) {
+		p.SecondAt = time.Time{}
+		first := p.Transactions[0]
+		p.Transactions = append(p.Transactions, &transaction{
+			TrxID: randomText(upperAlnum, 10), Amount: first.Amount, Currency: first.Currency, Invoice: first.Invoice, At: at,
+		})
+	}
+}
+
+// told is the transaction as it is told at a place.
+func (p *payment) told(place string, t transaction) transaction {
+	if f := p.take(place, FaultWrongAmount); f != nil {
+		t.Amount = cmp.Or(f.Value, otherAmount(t.Amount))
+	}
+	if f := p.take(place, FaultWrongCurrency); f != nil {
+		t.Currency = cmp.Or(f.Value, "USD")
+	}
+	if f := p.take(place, FaultWrongInvoice); f != nil {
+		t.Invoice = cmp.Or(f.Value, otherInvoice(t.Invoice))
+	}
+	return t
+}
+
+// otherAmount is 1.00 less, or more where less would be nothing.
+func otherAmount(amount string) string {
+	m, _ := booking.ParseMoney(amount) // create has read it
+	if m > 100 {
+		return (m - 100).String()
+	}
+	return (m + 100).String()
+}
+
+func otherInvoice(invoice string) string {
+	cut := len(invoice) - 1 // create wants at least one character
+	if invoice[cut] == 'x' {
+		return invoice[:cut] + "y"
+	}
+	return invoice[:cut] + "x"
+}
+
+// transaction finds one by its id.
+func (p *payment) transaction(trxID string) *transaction {
+	for _, t := range p.Transactions {
+		if t.TrxID == trxID {
+			return t
+		}
+	}
+	return nil
 }
 
 // transactionStatus is the gateway's word on the payment. Only Initiated and
@@ -86,42 +192,72 @@ func (p *payment) transactionStatus(now time.Time) string {
 	return "Initiated"
 }
 
-// press is a button on the payer's page; refuse is the code that execute is to
-// answer after a success all the same (a balance that is too low shows only
-// then). Cancel leaves everything as it is: the payer may come back. It returns
-// the status for the callback.
-func (p *payment) press(outcome, refuse string, now time.Time) string {
+// press is a button on the payer's page; refuse is the code that the execution
+// is to answer after a success all the same (a balance that is too low shows
+// only then). Cancel leaves everything as it is: the payer may come back. Where
+// a press captures, it is the execution. press returns the status for the
+// callback.
+func (p *payment) press(outcome, refuse string, captures bool, now time.Time) string {
 	switch {
-	case p.completed() || outcome == outcomeCancel:
+	case p.completed():
 		return outcome
+	case outcome == outcomeCancel:
+		if p.over(now) {
+			return outcome
+		}
+		if f := p.take(placePress, FaultCompletesAfterCancel); f != nil {
+			p.Finished = true
+			if captures {
+				p.ExecutedAt, p.Captured, p.CompletesAt = now, true, now.Add(f.delay())
+			}
+		}
+		return outcome
+	case !p.CompletesAt.IsZero() && p.Captured:
+		return outcome // the payer has paid; the money is on its way
 	case p.over(now):
 		return outcomeFailure
 	case outcome == outcomeSuccess:
 		p.Finished, p.Refuse = true, refuse
+		if !captures {
+			break
+		}
+		p.Captured = true
+		if p.charge(placePress, now); !p.completed() && p.CompletesAt.IsZero() {
+			return outcomeFailure
+		}
 	case outcome == outcomeFailure:
 		p.Finished, p.Refuse = false, "2023"
 	}
 	return outcome
 }
 
-// refund gives back part of the money or all that is left of it.
-func (p *payment) refund(amount string, now time.Time) string {
+// refund gives back part of a transaction's money or all that is left of it.
+func (p *payment) refund(t *transaction, amount string, now time.Time) string {
 	want, err := booking.ParseMoney(amount)
 	if err != nil || want <= 0 {
 		return "2006"
 	}
-	left, _ := booking.ParseMoney(p.Amount) // create has read it
-	for _, r := range p.Refunds {
+	left, err := booking.ParseMoney(t.Amount)
+	if err != nil { // a fault's value; the order's amount has been read
+		left, _ = booking.ParseMoney(p.Amount)
+	}
+	for _, r := range t.Refunds {
 		gone, _ := booking.ParseMoney(r.Amount)
 		left -= gone
 	}
 	switch {
-	case left == 0:
+	case left <= 0:
 		return "2034"
 	case want > left:
 		return "2026"
 	}
-	p.Refunds = append(p.Refunds, refund{TrxID: randomText(upperAlnum, 10), Amount: amount, At: now})
+	if f := p.take(CallRefund, FaultRefundRefused); f != nil {
+		return cmp.Or(f.Code, "2023")
+	}
+	t.Refunds = append(t.Refunds, refund{TrxID: randomText(upperAlnum, 10), Amount: amount, At: now})
+	if p.take(CallRefund, FaultAlreadyRefunded) != nil {
+		return "2034"
+	}
 	return success
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -24,6 +25,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	addr := flags.String("addr", "127.0.0.1:8090", "address to listen on; the mock guards nothing, keep it private")
 	data := flags.String("data", "", "folder for payments, tokens and grant counts; empty keeps them in memory")
 	public := flags.String("public", "", "what addresses of payer's pages start with, such as https://pay.example; empty takes the host of the request")
+	file := flags.String("settings", "", "file with settings to start with, as for PUT /mock/settings")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
@@ -34,9 +36,22 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 
+	var start Settings
+	if *file != "" {
+		b, err := os.ReadFile(*file)
+		if err == nil {
+			start, err = ParseSettings(b)
+		}
+		if err != nil {
+			return fmt.Errorf("settings %s: %w", *file, err)
+		}
+	}
 	g, err := New(Options{DataDir: *data, BaseURL: *public})
 	if err != nil {
 		return err
+	}
+	if err := g.SetSettings(start); err != nil {
+		return errors.Join(err, g.Close())
 	}
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", *addr)
 	if err != nil {
@@ -48,6 +63,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		IdleTimeout:       2 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+	srv.RegisterOnShutdown(g.HangUp)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	log.InfoContext(ctx, "mock gateway listening", "url", "http://"+ln.Addr().String()+BasePath, "data", *data)

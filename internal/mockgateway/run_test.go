@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"sync/atomic"
@@ -69,13 +71,42 @@ func TestRun_SaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	for _, args := range [][]string{{"-port", "1"}, {"extra"}, {"-public", "nonsense"}, {"-addr", "no such address"}} {
+	bad := filepath.Join(t.TempDir(), "settings.json")
+	if err := os.WriteFile(bad, []byte(`{"up":true}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"-settings", bad}, {"-settings", bad + ".none"}, {"-port", "1"}, {"extra"}, {"-public", "nonsense"}, {"-addr", "no such address"}} {
 		if err := mockgateway.Run(ctx, args, io.Discard); err == nil {
 			t.Errorf("Run %q: got no error, want one", args)
 		}
 	}
 	if err := mockgateway.Run(ctx, []string{"-h"}, io.Discard); err != nil {
 		t.Errorf("Run -h: %v, want nil", err)
+	}
+}
+
+func TestRun_StartsWithTheSettingsOfAFile(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	file := filepath.Join(t.TempDir(), "settings.json")
+	if err := os.WriteFile(file, []byte(`{"seed":5,"faults":[{"name":"no_answer","probability":1}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := &listening{url: make(chan string, 1)}
+	done := make(chan error, 1)
+	go func() { done <- mockgateway.Run(ctx, []string{"-addr", "127.0.0.1:0", "-settings", file}, log) }()
+	m := newMerchant(t, <-log.url)
+	id, page := m.create("inv-1")
+	m.press(page, "outcome=success")
+	gone := m.kept(t.Context(), "/execute", id)
+	until(t, "the call is kept", func() bool {
+		return bytes.Contains(m.must(http.MethodGet, "/mock/faults", nil, "").body, []byte(`"no_answer":{"times":1,`))
+	})
+	stop() // is not to wait for a call that nobody answers
+	<-gone
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v, want nil after a stop", err)
 	}
 }
 

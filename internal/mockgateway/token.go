@@ -1,6 +1,7 @@
 package mockgateway
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 	"time"
@@ -9,6 +10,9 @@ import (
 // account is a merchant's count of token calls, by user name. Grant and refresh
 // share it (unconfirmed; the stricter reading).
 type account struct {
+	party
+
+	Seen         int         `json:"seen,omitempty"` // token calls, for the draws of their faults
 	Calls        []time.Time `json:"calls"`
 	BlockedUntil time.Time   `json:"blocked_until,omitzero"`
 }
@@ -46,6 +50,21 @@ func (a *account) allow(now time.Time, limit int) bool {
 	return true
 }
 
+// account finds or makes one; the lock is held.
+func (g *Gateway) account(user string) *account {
+	a := g.accounts[user]
+	if a == nil {
+		a = &account{}
+		g.takeAccount(user, a)
+	}
+	return a
+}
+
+func (g *Gateway) takeAccount(user string, a *account) {
+	g.accounts[user] = a
+	g.adopt(&a.party, func() *batch { return g.journal.add(kindAccount, user, a) })
+}
+
 type grantBody struct {
 	AppKey       string `json:"app_key"`
 	AppSecret    string `json:"app_secret"`
@@ -76,13 +95,19 @@ func (g *Gateway) giveToken(r *http.Request, body []byte, refresh bool) answer {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	a := g.accounts[user]
-	if a == nil {
-		a = &account{}
-		g.accounts[user] = a
+	a := g.account(user)
+	call := CallGrant
+	if refresh {
+		call = CallRefresh
 	}
-	allowed := a.allow(now, g.opts.GrantsPerHour)
-	saved := g.journal.add(kindAccount, user, a)
+	allowed := a.allow(now, cmp.Or(g.settings.GrantsPerHour, g.opts.GrantsPerHour))
+	switch {
+	case !allowed:
+		g.tally.add(FaultLockout, call)
+	case a.take(call, FaultLockout) != nil:
+		allowed, a.BlockedUntil = false, now.Add(time.Hour)
+	}
+	saved := a.keep()
 	if !allowed {
 		// How the real lock-out is worded is unconfirmed; this is the form that
 		// what stands before the gateway uses.
