@@ -10,8 +10,10 @@ import (
 
 	"holdfast/internal/config"
 	"holdfast/internal/mailer/outbox"
+	"holdfast/internal/mailer/smtp"
 	objects "holdfast/internal/objstore/sqlite"
 	queue "holdfast/internal/queue/sqlite"
+	"holdfast/internal/settle"
 	store "holdfast/internal/store/sqlite"
 )
 
@@ -48,6 +50,13 @@ func openObjects(ctx context.Context, data string) (*objects.Store, error) {
 	return objects.Open(ctx, filepath.Join(data, "objects.db"))
 }
 
-func openMailer(cfg config.API, now func() time.Time) (*outbox.Outbox, error) {
+func openMailer(cfg config.API, now func() time.Time) (settle.Mailer, error) {
+	if cfg.MailDriver == "smtp" {
+		return smtp.New(smtp.Config{
+			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Encryption: smtp.Encryption(cfg.SMTPEncryption),
+			Username: cfg.SMTPUsername, Password: smtp.NewSecret(cfg.SMTPPassword.Reveal()),
+			From: cfg.MailFrom, Hello: cfg.SMTPHello,
+		}, now)
+	}
 	return outbox.New(filepath.Join(cfg.Data, "outbox"), cfg.MailFrom, now)
 }

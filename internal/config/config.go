@@ -50,6 +50,7 @@ type API struct {
 	Reconciler
 	Drivers
 	Mail
+	Money
 }
 
 // Worker is the settings of the queue consumer. It has no Redis and no gateway.
@@ -170,11 +171,37 @@ type Drivers struct {
 // Mail is how confirmations are sent.
 type Mail struct {
 	// MailDriver sends. HOLDFAST_MAIL: outbox, which writes files into the data
-	// folder; default outbox.
+	// folder, or smtp; default outbox.
 	MailDriver string `env:"MAIL" envDefault:"outbox"`
 	// MailFrom is the sender's address, with or without a name.
 	// HOLDFAST_MAIL_FROM, default Holdfast <no-reply@localhost>.
 	MailFrom string `env:"MAIL_FROM" envDefault:"Holdfast <no-reply@localhost>"`
+	// SMTPHost is the mail server; smtp needs it. HOLDFAST_SMTP_HOST, default "".
+	SMTPHost string `env:"SMTP_HOST"`
+	// SMTPPort is its port; 0 is 587, or 465 with implicit encryption.
+	// HOLDFAST_SMTP_PORT, default 0.
+	SMTPPort int `env:"SMTP_PORT" envDefault:"0"`
+	// SMTPEncryption protects the connection. HOLDFAST_SMTP_ENCRYPTION: starttls,
+	// implicit, plain (to this machine only) or plain-anywhere (a mail catcher's);
+	// default starttls.
+	SMTPEncryption string `env:"SMTP_ENCRYPTION" envDefault:"starttls"`
+	// SMTPUsername logs in; "" does not. HOLDFAST_SMTP_USERNAME, default "".
+	SMTPUsername string `env:"SMTP_USERNAME"`
+	// SMTPPassword belongs to the user. HOLDFAST_SMTP_PASSWORD, default "".
+	SMTPPassword Secret `env:"SMTP_PASSWORD"`
+	// SMTPHello is the name that this machine gives itself there; "" is its address.
+	// HOLDFAST_SMTP_HELLO, default "".
+	SMTPHello string `env:"SMTP_HELLO"`
+}
+
+// Money is what is done about money that is no plain payment of its seat.
+type Money struct {
+	// NotifyTopic is the ARN of the topic by which the gateway notifies of payments;
+	// "" serves no webhook. HOLDFAST_NOTIFY_TOPIC, default "".
+	NotifyTopic string `env:"NOTIFY_TOPIC"`
+	// RefundAuto sends refunds by itself; otherwise an operator does.
+	// HOLDFAST_REFUND_AUTO, default false.
+	RefundAuto bool `env:"REFUND_AUTO" envDefault:"false"`
 }
 
 // SealKeyBytes is the sealing key as bytes; nil in an API that LoadAPI did not

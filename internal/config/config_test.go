@@ -77,7 +77,7 @@ func TestLoadAPI_Defaults(t *testing.T) {
 		},
 		Reconciler: config.Reconciler{QueryRate: 200, ReconcileWidth: 64, ReconcileEvery: 20 * time.Second},
 		Drivers:    config.Drivers{Store: "sqlite", Queue: "sqlite"},
-		Mail:       config.Mail{MailDriver: "outbox", MailFrom: "Holdfast <no-reply@localhost>"},
+		Mail:       config.Mail{MailDriver: "outbox", MailFrom: "Holdfast <no-reply@localhost>", SMTPEncryption: "starttls"},
 	}
 	if diff := cmp.Diff(want, got, revealed); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
@@ -117,8 +117,11 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		"HOLDFAST_ENQUEUE_BUDGET": "2s", "HOLDFAST_EXECUTE_TIMEOUT": "31s",
 		"HOLDFAST_QUERY_RATE": "50", "HOLDFAST_RECONCILE_WIDTH": "8",
 		"HOLDFAST_RECONCILE_EVERY": "5s", "HOLDFAST_DRAIN": "40s", "HOLDFAST_STORE": "sqlite",
-		"HOLDFAST_QUEUE": "sqlite", "HOLDFAST_OBJECTS": "sqlite", "HOLDFAST_MAIL": "outbox",
+		"HOLDFAST_QUEUE": "sqlite", "HOLDFAST_OBJECTS": "sqlite", "HOLDFAST_MAIL": "smtp",
 		"HOLDFAST_MAIL_FROM": "exam@example.org", "HOLDFAST_LOG_LEVEL": "debug",
+		"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_PORT": "2525", "HOLDFAST_SMTP_ENCRYPTION": "implicit",
+		"HOLDFAST_SMTP_USERNAME": "seats", "HOLDFAST_SMTP_PASSWORD": "s3cret-smtp", "HOLDFAST_SMTP_HELLO": "api.example",
+		"HOLDFAST_NOTIFY_TOPIC": "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929", "HOLDFAST_REFUND_AUTO": "true",
 	}
 	asked := map[string]bool{}
 	get := with(set)
@@ -148,6 +151,10 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		{"LogLevel", got.LogLevel, slog.LevelDebug},
 		{"MailFrom", got.MailFrom, "exam@example.org"},
 		{"ReconcileWidth", got.ReconcileWidth, 8},
+		{"SMTPPassword", got.SMTPPassword.Reveal(), "s3cret-smtp"},
+		{"SMTPPort", got.SMTPPort, 2525},
+		{"NotifyTopic", got.NotifyTopic, "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929"},
+		{"RefundAuto", got.RefundAuto, true},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.what, c.got, c.want)
@@ -234,7 +241,9 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"STORE", "dynamodb"},
 		{"QUEUE", "sqs"},
 		{"OBJECTS", "s3"},
-		{"MAIL", "smtp"},
+		{"MAIL", "ses"},
+		{"NOTIFY_TOPIC", "arn:aws:sqs:ap-southeast-1:123456789012:queue"},
+		{"REFUND_AUTO", "perhaps"},
 		{"MAIL_FROM", "nobody"},
 		{"LOG_LEVEL", "loud"},
 	} {
@@ -245,6 +254,22 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		}
 		if !strings.HasPrefix(err.Error(), "HOLDFAST_"+c.variable+": ") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s=%s: got %q, want one line that names the variable", c.variable, c.value, err)
+		}
+	}
+}
+
+func TestLoadAPI_SMTPNeedsItsServer(t *testing.T) {
+	t.Parallel()
+	for want, set := range map[string]map[string]string{
+		"HOLDFAST_SMTP_HOST: required with HOLDFAST_MAIL=smtp": {},
+		"HOLDFAST_SMTP_PORT: 70000: want 0 to 65535":           {"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_PORT": "70000"},
+		`HOLDFAST_SMTP_ENCRYPTION: "none": want starttls or implicit or plain or plain-anywhere`: {
+			"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_ENCRYPTION": "none",
+		},
+	} {
+		set["HOLDFAST_MAIL"] = "smtp"
+		if _, err := config.LoadAPI(with(set)); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
 		}
 	}
 }

@@ -62,7 +62,11 @@ func LoadAPI(getenv func(string) string) (API, error) {
 	p.atLeast("QUERY_RATE", c.QueryRate, 1)
 	p.atLeast("RECONCILE_WIDTH", c.ReconcileWidth, 1)
 	p.positive("RECONCILE_EVERY", c.ReconcileEvery)
-	p.oneOf("MAIL", c.MailDriver, "outbox")
+	p.oneOf("MAIL", c.MailDriver, "outbox", "smtp")
+	p.smtp(c.Mail)
+	if t := c.NotifyTopic; t != "" && !topicARN.MatchString(t) {
+		p.bad("NOTIFY_TOPIC", "%q: want arn:aws:sns:<region>:<account>:<name>", t)
+	}
 	if _, err := mail.ParseAddress(c.MailFrom); err != nil {
 		p.bad("MAIL_FROM", "%q: %w", c.MailFrom, err)
 	}
@@ -77,6 +81,22 @@ func LoadWorker(getenv func(string) string) (Worker, error) {
 	p.process(c.Process)
 	p.drivers(c.Drivers)
 	return c, p.err()
+}
+
+// topicARN is the shape; the webhook's own check is stricter.
+var topicARN = regexp.MustCompile(`^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
+
+func (p *problems) smtp(c Mail) {
+	if c.MailDriver != "smtp" {
+		return
+	}
+	if c.SMTPHost == "" {
+		p.bad("SMTP_HOST", "required with HOLDFAST_MAIL=smtp")
+	}
+	if c.SMTPPort < 0 || c.SMTPPort > 65535 {
+		p.bad("SMTP_PORT", "%d: want 0 to 65535", c.SMTPPort)
+	}
+	p.oneOf("SMTP_ENCRYPTION", c.SMTPEncryption, "starttls", "implicit", "plain", "plain-anywhere")
 }
 
 // read fills a config struct and notes what could not be read.
