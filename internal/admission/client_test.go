@@ -53,8 +53,8 @@ const (
 	silence = "silence"
 )
 
-// newStub starts a stub. It knows no HELLO unless the test says what to reply; what
-// answer says goes out as it is.
+// newStub starts a stub. It knows no HELLO unless the test says what to reply, and
+// one time; what answer says to anything else goes out as it is.
 func newStub(t *testing.T, answer func(conn int, args []string) string) *stub {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,11 @@ func (s *stub) serve(c net.Conn, n int) {
 		s.seen = append(s.seen, name)
 		s.mu.Unlock()
 		reply := s.hello
-		if name != "HELLO" {
+		switch name {
+		case "HELLO":
+		case "TIME":
+			reply = "*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n"
+		default:
 			reply = s.answer(n, args)
 		}
 		switch reply {

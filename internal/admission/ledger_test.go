@@ -593,6 +593,7 @@ func TestEveryScript_SaysUnknownWithoutAnEpochAndChangesNothing(t *testing.T) {
 			"look":      third(l.Row(ctx, c)),
 			"switch":    l.Open(ctx),
 			"apply":     second(l.ApplySale(ctx, demo, "", false)),
+			"candidate": l.AddCandidates(ctx, []booking.Candidate{{Code: code(1), Email: mail(2)}}),
 			"snapshot":  second(l.ClaimStatus(ctx, time.Second)),
 			"published": l.Published(ctx, booking.Figures{Version: 1}),
 			"released":  l.RecordReleased(ctx, c, a),
@@ -1066,38 +1067,6 @@ func TestApplySale_CountsWhatTheRowsSay(t *testing.T) {
 		l.rdb.HSet(t.Context(), l.prefix+"adm:seen", code(9), "not a row")
 		_, err := l.ApplySale(t.Context(), demo, "", false)
 		wantErr(t, "an unreadable row", err, booking.ErrLedgerDamaged)
-	})
-}
-
-func TestRestore_IsBelievedOnlyOnceTheEpochIsWritten(t *testing.T) {
-	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
-		l := fresh(t)
-		p := payment()
-		now, err := l.Now(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		row := booking.Row{
-			Attempt: booking.AttemptID(epoch, suffix()), Level: "N1", Slot: 1, Phase: booking.PhaseHeld, Payment: p.ID,
-			AdmittedAt: now.UnixMilli(), Deadline: now.Add(time.Minute).UnixMilli(), Hold: 60_000, Amount: 150000, Currency: "BDT",
-		}
-		if err := l.Restore(t.Context(), []booking.RestoredRow{{Code: code(1), Row: row, Look: now.Add(time.Minute), Payment: p}}, true); err != nil {
-			t.Fatal(err)
-		}
-		_, _, err = l.Row(t.Context(), code(1))
-		wantErr(t, "before the epoch", err, booking.ErrLedgerUnknown)
-		l.open(t)
-		if got := l.mustRow(t, 1); got != row {
-			t.Errorf("restored row is %+v, want %+v", got, row)
-		}
-		if is, err := l.Issued(t.Context(), p.ID); err != nil || is.Payment != p || is.Attempt != row.Attempt {
-			t.Errorf("restored payment is %+v, %v", is, err)
-		}
-		l.check(t)
-		if err := l.Restore(t.Context(), nil, true); err == nil {
-			t.Error("a ledger with an epoch was restored over")
-		}
-		l.check(t)
 	})
 }
 

@@ -19,8 +19,9 @@ import (
 // scanPage is about how many rows are read at a time.
 const scanPage = 500
 
-// What follows only reads, past the scripts: it is for checks that read the
-// whole ledger, and nothing may rest on it. None of it looks at the epoch.
+// What follows only reads, past the scripts, except Acknowledges: it is for checks
+// that read the whole ledger, and nothing may rest on it. None of it looks at the
+// epoch.
 
 // Rows scans every row, in pages, in no promised order. A row that is there all
 // the time is told; one that comes, goes or changes meanwhile may be told or
@@ -171,4 +172,19 @@ func counter(cmd *redis.StringCmd) int {
 		return -1
 	}
 	return n
+}
+
+// Acknowledges asks the replicas, by Probe, whether a write of now counts: nil, or
+// booking.ErrNotAcknowledged, or why nobody knows. For those who are about to do
+// what is better not done without them, and may not have heard of them for a while.
+func (g *Gate) Acknowledges(ctx context.Context) error {
+	if err := g.Probe(ctx); err != nil {
+		return err
+	}
+	g.breaker.mu.Lock()
+	defer g.breaker.mu.Unlock()
+	if g.breaker.missed > 0 {
+		return fmt.Errorf("probe the replicas: %w", booking.ErrNotAcknowledged)
+	}
+	return nil
 }

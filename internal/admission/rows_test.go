@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 
 	"holdfast/internal/booking"
+	"holdfast/internal/testenv"
 )
 
 func TestRows_EveryRowIsTold(t *testing.T) {
@@ -155,4 +157,92 @@ func TestCount_SeesLevelsThatAnotherProcessApplied(t *testing.T) {
 			t.Errorf("a level without a cap: got %v, want %v", err, booking.ErrLedgerDamaged)
 		}
 	})
+}
+
+// Nobody can decide a row that is missing or cannot be read: its look is put off,
+// so that it crowds out no other, and nothing else is changed.
+func TestPostpone_PutsOffTheLookOfWhatCannotBeRead(t *testing.T) {
+	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
+		l := fresh(t).open(t)
+		held := l.mustHeld(t, 1, "N1")
+		for name, c := range map[string]struct {
+			text    string // "" is no row
+			attempt string // as the caller could read it
+			want    error
+		}{
+			"missing":                      {"", "", booking.ErrNotOwner},
+			"no JSON":                      {"{nothing", "", booking.ErrLedgerDamaged},
+			"no row":                       {"{}", "", booking.ErrLedgerDamaged},
+			"a phase that is none":         {`{"attempt":"a","level":"N1","phase":"gone"}`, "a", booking.ErrLedgerDamaged},
+			"not readable for the program": {l.raw(t, code(1)), "", booking.ErrNotOwner},
+		} {
+			bad := "BAD " + name
+			if c.text != "" {
+				if err := l.rdb.HSet(t.Context(), l.prefix+"adm:seen", bad, c.text).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := l.rdb.ZAdd(t.Context(), l.prefix+"adm:due", redis.Z{Score: 1, Member: bad}).Err(); err != nil {
+				t.Fatal(err)
+			}
+			now, err := l.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Postpone(t.Context(), bad, c.attempt, booking.PhaseHeld, time.Hour, booking.CountLook); !errors.Is(err, c.want) {
+				t.Errorf("%s: got %v, want %v", name, err, c.want)
+			}
+			looks, err := l.Looks(t.Context(), []string{bad})
+			if by := looks[bad].Sub(now); err != nil || by < time.Hour-time.Second || by > time.Hour+time.Minute {
+				t.Errorf("%s: got the next look in %s, %v, want it in an hour", name, by, err)
+			}
+			if got := l.raw(t, bad); got != c.text {
+				t.Errorf("%s: got the row changed to %q, want %q", name, got, c.text)
+			}
+		}
+		// A code that nobody looks at is not looked at from now on; another attempt's
+		// look is not put off.
+		if err := l.Postpone(t.Context(), code(2), "", booking.PhaseHeld, time.Hour, booking.CountNothing); !errors.Is(err, booking.ErrNotOwner) {
+			t.Errorf("no look: got %v, want %v", err, booking.ErrNotOwner)
+		}
+		if err := l.Postpone(t.Context(), code(1), "another", booking.PhaseHeld, time.Hour, booking.CountNothing); !errors.Is(err, booking.ErrNotOwner) {
+			t.Errorf("another attempt: got %v, want %v", err, booking.ErrNotOwner)
+		}
+		looks, err := l.Looks(t.Context(), []string{code(1), code(2)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[string]time.Time{code(1): time.UnixMilli(held.Deadline).UTC()}, looks); diff != "" {
+			t.Errorf("looks of the others (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// raw is the text of a code's row; "" when there is none.
+func (l *ledger) raw(t *testing.T, code string) string {
+	t.Helper()
+	text, err := l.rdb.HGet(t.Context(), l.prefix+"adm:seen", code).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// One that has heard of no missing acknowledgement asks, and hears of the first.
+func TestAcknowledges_TellsTheFirstThatIsMissing(t *testing.T) {
+	t.Parallel()
+	pair := testenv.Pair(t)
+	l := newLedger(t, connect(t, pair.Primary.Addr()), 1)
+	if err := l.Acknowledges(t.Context()); err != nil {
+		t.Errorf("with a replica: got %v, want nil", err)
+	}
+	if err := pair.Replicas[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Acknowledges(t.Context()); !errors.Is(err, booking.ErrNotAcknowledged) {
+		t.Errorf("without: got %v, want %v", err, booking.ErrNotAcknowledged)
+	}
+	if err := pair.Replicas[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -2,9 +2,11 @@ package admission
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -12,22 +14,102 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"holdfast/internal/booking"
+	"holdfast/scripts/lua"
 )
+
+// ErrExpired says that a change reached Redis only after its caller had given it
+// up, so that it was not made.
+var ErrExpired = errors.New("it came to Redis too late and was not made: run it again")
+
+var (
+	candidatesScript = newScript("candidates", lua.Candidates)
+	restoreScript    = newScript("restore", lua.Restore)
+)
+
+// change runs a script that changes the sale and, by Redis's clock, does so only
+// before the time it gets as its first argument: a copy that a stall delivers
+// later must not undo what was changed since. Its answer counts as call's does.
+// A try that ends without a reply is waited out first, so that once change has
+// returned nothing of it can happen any more; for that it overruns a caller's
+// cancellation by less than a second. ErrExpired says that nothing was changed.
+func (g *Gate) change(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var lost error // of a try that may have made the change
+	for try := 1; ; try++ {
+		a, err := g.changeOnce(ctx, s, keys, args)
+		switch {
+		case err == nil && a.word != "expired":
+			if err := ledgerError(a); err != nil {
+				return answer{}, err
+			}
+			if !a.acked {
+				g.metrics.ackFailures.WithLabelValues(s.name).Inc()
+				return answer{}, fmt.Errorf("%s: %w", s.name, booking.ErrNotAcknowledged)
+			}
+			return a, nil
+		case err == nil && lost != nil:
+			err = lost
+		case err == nil:
+			err = ErrExpired
+		case mayBeUnderWay(err):
+			lost = err
+		}
+		if try == tries || ctx.Err() != nil || !errors.Is(err, ErrExpired) && !retryable(err) {
+			return answer{}, fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+}
+
+// changeOnce asks for Redis's time and sends the script with the time at which
+// this try is over. What it learns of the clock is never ahead of it, so the
+// script stops at or before the end that is waited for here.
+func (g *Gate) changeOnce(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
+	at, err := g.rdb.Time(ctx).Result()
+	if err != nil {
+		return answer{}, fmt.Errorf("read the ledger's clock: %w", err)
+	}
+	now := time.Now()
+	end := now.Add(readTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(end) {
+		end = d
+	}
+	end = end.Add(-(waitTimeout + 50) * time.Millisecond) // its acknowledgement takes time too
+	until := at.Add(end.Sub(now)).UnixMilli()
+	a, err := g.sendOnce(ctx, s, keys, append([]any{g.offset().Milliseconds(), until}, args...))
+	if mayBeUnderWay(err) {
+		<-time.After(time.Until(end))
+	}
+	return a, err
+}
+
+// mayBeUnderWay tells an error after which the script may yet reach the server
+// from the server's own and from a connection that was never made.
+func mayBeUnderWay(err error) bool {
+	var reply redis.Error
+	var opErr *net.OpError
+	return err != nil && !errors.As(err, &reply) && (!errors.As(err, &opErr) || opErr.Op != "dial")
+}
 
 // ApplySale puts a sale into force in one acknowledged script: counters are
 // counted from the ledger's rows, a cap below them and the removal of a level
 // with seats are refused. epoch, if not "", is written when there is none: give
-// it only for a first sale that finds store and queue empty, and for a rebuild.
-// With checkOnly it says what it would do. Safe to repeat.
+// it only for a first sale that finds store and queue empty. It is refused while
+// a rebuild has begun and not written its epoch. With checkOnly it says what it
+// would do. Safe to repeat.
 func (g *Gate) ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error) {
-	if err := sale.Validate(); err != nil {
-		return booking.Applied{}, fmt.Errorf("sale: %w", err)
-	}
 	mode := "apply"
 	if checkOnly {
 		mode = "check"
 	}
-	args := []any{epoch, mode, sale.Cap, sale.Currency, sale.Hold.Milliseconds(), sale.Name, len(sale.Levels)}
+	return g.applySale(ctx, sale, epoch, mode, "")
+}
+
+func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, token string) (booking.Applied, error) {
+	if err := sale.Validate(); err != nil {
+		return booking.Applied{}, fmt.Errorf("sale: %w", err)
+	}
+	args := []any{epoch, mode, token, sale.Cap, sale.Currency, sale.Hold.Milliseconds(), sale.Name, len(sale.Levels)}
 	for _, l := range sale.Levels {
 		args = append(args, l.ID, l.Cap, int64(l.Fee), l.Name)
 	}
@@ -42,8 +124,8 @@ func (g *Gate) ApplySale(ctx context.Context, sale booking.Sale, epoch string, c
 				ids = append(ids, id)
 			}
 		}
-		keys := append(append(g.keys.base(), g.keys.config(), g.keys.total()), g.keys.levels(ids)...)
-		a, err := g.call(ctx, applySaleScript, keys, args...)
+		keys := append(append(g.keys.base(), g.keys.config(), g.keys.total(), g.keys.rebuild()), g.keys.levels(ids)...)
+		a, err := g.change(ctx, applySaleScript, keys, args...)
 		if err != nil {
 			return booking.Applied{}, err
 		}
@@ -55,10 +137,12 @@ func (g *Gate) ApplySale(ctx context.Context, sale booking.Sale, epoch string, c
 			return applied(a), fmt.Errorf("level %q: %w", a.detail, booking.ErrCapBelowAdmitted)
 		case "removed":
 			return booking.Applied{}, fmt.Errorf("level %q: %w", a.detail, booking.ErrLevelHasSeats)
+		case "rebuilding":
+			return booking.Applied{}, errors.New("apply_sale: a rebuild has begun and is not finished: run the rebuild")
 		case "levels":
 			continue
 		default:
-			return booking.Applied{}, fmt.Errorf("apply_sale answered %q, which this program does not know", a.word)
+			return booking.Applied{}, rebuildError(applySaleScript, a)
 		}
 	}
 	return booking.Applied{}, errors.New("apply_sale: the sale was changed by someone else at the same time; run it again")
@@ -123,7 +207,7 @@ func (g *Gate) Close(ctx context.Context) error { return g.flip(ctx, "close", ti
 func (g *Gate) OpenAt(ctx context.Context, at time.Time) error { return g.flip(ctx, "schedule", at) }
 
 func (g *Gate) flip(ctx context.Context, what string, at time.Time) error {
-	a, err := g.call(ctx, switchScript, append(g.keys.base(), g.keys.open(), g.keys.opensAt()), what, at.UnixMilli())
+	a, err := g.change(ctx, switchScript, append(g.keys.base(), g.keys.open(), g.keys.opensAt()), what, at.UnixMilli())
 	if err != nil {
 		return err
 	}
@@ -147,69 +231,52 @@ func (g *Gate) Epoch(ctx context.Context) (string, error) {
 	return epoch, nil
 }
 
-// AddCandidates adds to the allowlist, acknowledged or an error. The caller sends
-// a few hundred at a time, so that no command blocks Redis. Safe to repeat.
+// AddCandidates adds to the allowlist, all or nothing, acknowledged or an error.
+// The caller sends a few hundred at a time, so that no call blocks Redis. Safe to
+// repeat.
 func (g *Gate) AddCandidates(ctx context.Context, list []booking.Candidate) error {
 	if len(list) == 0 {
 		return nil
 	}
-	codes := make([]any, len(list))
-	conn := g.rdb.Conn()
-	defer func() { _ = conn.Close() }() // gives the connection back to the pool
-	pipe := conn.Pipeline()
-	for i, c := range list {
-		codes[i] = c.Code
-		pipe.Set(ctx, g.keys.email(c.Code), c.Email, 0)
+	keys, args := append(g.keys.base(), g.keys.valid()), make([]any, 0, 2*len(list))
+	for _, c := range list {
+		keys = append(keys, g.keys.email(c.Code))
+		args = append(args, c.Code, c.Email)
 	}
-	pipe.SAdd(ctx, g.keys.valid(), codes...)
-	// SADD of members that are there writes nothing, SET always does.
-	wait := g.waitIn(ctx, pipe)
-	if _, err := pipe.Exec(ctx); err != nil {
+	a, err := g.change(ctx, candidatesScript, keys, args...)
+	if err != nil {
 		return fmt.Errorf("add %d candidates: %w", len(list), err)
 	}
-	if !wait() {
-		return fmt.Errorf("add %d candidates: %w", len(list), booking.ErrNotAcknowledged)
+	if a.word != "added" {
+		return fmt.Errorf("candidates answered %q, which this program does not know", a.word)
 	}
 	return nil
 }
 
-// waitIn puts a WAIT at the end of a pipeline; the returned function tells, once
-// it was executed, whether enough replicas acknowledged.
-func (g *Gate) waitIn(ctx context.Context, pipe redis.Pipeliner) func() bool {
-	acks := g.acks()
-	if acks == 0 {
-		return func() bool { return true }
+// BeginRebuild clears a ledger that has no epoch of what an unfinished rebuild
+// left there, and gives the token that the steps of this rebuild need. Any other
+// rebuild is over with that: what it still sends, or a stall delivers late, is
+// refused and changes nothing. An error for a ledger that has an epoch. Like the
+// steps after it, it is acknowledged or an error.
+func (g *Gate) BeginRebuild(ctx context.Context) (token string, err error) {
+	before, err := g.UnfinishedRebuild(ctx)
+	if err != nil {
+		return "", err
 	}
-	wait := redis.NewIntCmd(ctx, "WAIT", acks, waitTimeout)
-	_ = pipe.Process(ctx, wait)
-	return func() bool { return wait.Err() == nil && wait.Val() >= int64(acks) }
+	token = rand.Text()
+	return token, g.restore(ctx, "begun", token, nil, "begin", before)
 }
 
-// Restore writes rows into a ledger that has no epoch yet, so that no script
-// believes them before ApplySale has counted them and written the epoch. With
-// fresh it first removes what an interrupted rebuild left. The caller sends a
-// few hundred rows at a time.
-func (g *Gate) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error {
-	switch _, err := g.Epoch(ctx); {
-	case err == nil:
-		return errors.New("restore rows: this ledger has an epoch; only an empty one is rebuilt")
-	case !errors.Is(err, booking.ErrLedgerUnknown):
-		return err
-	}
-	conn := g.rdb.Conn()
-	defer func() { _ = conn.Close() }() // gives the connection back to the pool
-	pipe := conn.Pipeline()
-	if fresh {
-		pipe.Del(ctx, g.keys.seen(), g.keys.due())
-	}
+// Restore puts rows into a ledger that a rebuild has begun: no script believes
+// them before FinishRebuild has counted them and written the epoch. The caller
+// sends a few hundred rows at a time. Safe to repeat with its token.
+func (g *Gate) Restore(ctx context.Context, token string, rows []booking.RestoredRow) error {
+	var keys []string
+	args := []any{"rows", ""}
 	for _, r := range rows {
 		raw, err := json.Marshal(r.Row)
 		if err != nil {
 			return fmt.Errorf("restore row: %w", err)
-		}
-		pipe.HSet(ctx, g.keys.seen(), r.Code, raw)
-		if !r.Look.IsZero() {
-			pipe.ZAdd(ctx, g.keys.due(), redis.Z{Score: float64(r.Look.UnixMilli()), Member: r.Code})
 		}
 		byAttempt, err := json.Marshal(stash{V: 1, Code: r.Code, Payment: r.Payment.ID, URL: r.Payment.URL, Signature: r.Payment.Signature})
 		if err != nil {
@@ -219,24 +286,68 @@ func (g *Gate) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bo
 		if err != nil {
 			return fmt.Errorf("restore stash: %w", err)
 		}
-		pipe.Set(ctx, g.keys.attempt(r.Row.Attempt), byAttempt, stashTTL)
-		pipe.Set(ctx, g.keys.payment(r.Payment.ID), byPayment, stashTTL)
+		look := ""
+		if !r.Look.IsZero() {
+			look = strconv.FormatInt(r.Look.UnixMilli(), 10)
+		}
+		keys = append(keys, g.keys.attempt(r.Row.Attempt), g.keys.payment(r.Payment.ID))
+		args = append(args, r.Code, raw, look, byAttempt, byPayment)
 	}
-	if pipe.Len() == 0 {
-		return nil
-	}
-	wait := g.waitIn(ctx, pipe)
-	if _, err := pipe.Exec(ctx); err != nil {
+	if err := g.restore(ctx, "restored", token, keys, args...); err != nil {
 		return fmt.Errorf("restore %d rows: %w", len(rows), err)
-	}
-	if len(rows) > 0 && !wait() {
-		return fmt.Errorf("restore %d rows: %w", len(rows), booking.ErrNotAcknowledged)
 	}
 	return nil
 }
 
-// stashTTL is how long the stash lives, as in the scripts.
-const stashTTL = 48 * time.Hour
+// FinishRebuild is ApplySale as a rebuild's last step, and the only one that
+// brings restored rows into force: with the epoch, which it writes if there is
+// none. Until ForgetRebuild, UnfinishedRebuild still gives the token, so that what
+// was not acknowledged can be repeated.
+func (g *Gate) FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error) {
+	return g.applySale(ctx, sale, epoch, "apply", token)
+}
+
+// ForgetRebuild forgets the token of a rebuild whose last step is acknowledged.
+// Safe to repeat; another's token, or one without an epoch, is left as it is.
+func (g *Gate) ForgetRebuild(ctx context.Context, token string) error {
+	return g.restore(ctx, "forgotten", token, nil, "forget", "")
+}
+
+// UnfinishedRebuild reads the token of the rebuild that has its turn: one that has
+// not finished, or, if there is an epoch, has not heard that it has; "" when there
+// is none.
+func (g *Gate) UnfinishedRebuild(ctx context.Context) (token string, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	token, err = g.rdb.Get(ctx, g.keys.rebuild()).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("read whose turn it is to rebuild: %w", err)
+	}
+	return token, nil
+}
+
+func (g *Gate) restore(ctx context.Context, want, token string, keys []string, args ...any) error {
+	keys = append(append(g.keys.base(), g.keys.rebuild()), keys...)
+	a, err := g.change(ctx, restoreScript, keys, append([]any{token}, args...)...)
+	if err != nil {
+		return err
+	}
+	if a.word != want {
+		return rebuildError(restoreScript, a)
+	}
+	return nil
+}
+
+// rebuildError is what a step of a rebuild hears that may not be made.
+func rebuildError(s *script, a answer) error {
+	switch a.word {
+	case "not_lost":
+		return fmt.Errorf("%s: this ledger has an epoch; only an empty one is rebuilt", s.name)
+	case "superseded":
+		return fmt.Errorf("%s: another rebuild has begun since, or Redis was emptied again: nothing was changed", s.name)
+	}
+	return fmt.Errorf("%s answered %q, which this program does not know", s.name, a.word)
+}
 
 // ClaimStatus gives the figures to publish, and the right to publish them, to
 // one caller of the fleet: at most once per throttle, at once when booking

@@ -96,6 +96,11 @@ var (
 	ErrLevelHasSeats = errors.New("level has admitted seats and cannot be removed")
 )
 
+// ErrRefundedOtherwise says of a refund that it is done already, by another hand or
+// with another transaction than is reported now: the money may have gone back
+// twice, and a person must look.
+var ErrRefundedOtherwise = errors.New("refund is done already, otherwise than reported")
+
 // ErrNothingToPublish says that status.json is current, or that its throttle runs.
 var ErrNothingToPublish = errors.New("nothing to publish")
 

@@ -17,20 +17,23 @@ import (
 // others are the sentinels that are neither an outcome of a request nor an
 // acknowledged answer of the ledger, with who meets them.
 var others = map[string]string{
-	"ErrWouldAdmit":       "checkout: a check that took nothing",
-	"ErrNotAcknowledged":  "every user of the ledger: nothing may rest on the call",
-	"ErrLedgerUnknown":    "every user of the ledger: this Redis is empty",
-	"ErrLedgerDamaged":    "every user of the ledger: run the audit",
-	"ErrCapBelowAdmitted": "sale apply",
-	"ErrLevelHasSeats":    "sale apply",
-	"ErrNothingToPublish": "status page",
-	"ErrNotSent":          "users of the gateway",
-	"ErrInDoubt":          "users of the gateway",
-	"ErrOtherThanOrdered": "users of gateway and store",
-	"ErrBadAmount":        "readers of amounts",
-	"ErrUnreadable":       "readers of store and queue",
-	"ErrGatewayOutage":    "callers of the gateway",
-	"ErrUnsendable":       "senders of mail",
+	"ErrWouldAdmit":        "checkout: a check that took nothing",
+	"ErrNotAcknowledged":   "every user of the ledger: nothing may rest on the call",
+	"ErrLedgerUnknown":     "every user of the ledger: this Redis is empty",
+	"ErrLedgerDamaged":     "every user of the ledger: run the audit",
+	"ErrCapBelowAdmitted":  "sale apply",
+	"ErrLevelHasSeats":     "sale apply",
+	"ErrNothingToPublish":  "status page",
+	"ErrNotSent":           "users of the gateway",
+	"ErrInDoubt":           "users of the gateway",
+	"ErrOtherThanOrdered":  "users of gateway and store",
+	"ErrBadAmount":         "readers of amounts",
+	"ErrUnreadable":        "readers of store and queue",
+	"ErrGatewayOutage":     "callers of the gateway",
+	"ErrAnnounced":         "those who end a record",
+	"ErrRefunded":          "callers of Confirm",
+	"ErrRefundedOtherwise": "those who end a refund",
+	"ErrUnsendable":        "senders of mail",
 }
 
 // A new sentinel must be placed: into Outcomes, into LedgerAnswered, or, knowing

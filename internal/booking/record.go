@@ -120,6 +120,11 @@ const (
 	ReasonLapsed = "lapsed"
 )
 
+// ErrAnnounced says of a record's release that an execute call was announced
+// after the record was read: what was learnt of the payment before may no longer
+// be true. The caller reads the record, and asks, again.
+var ErrAnnounced = errors.New("an execute call was announced after the record was read")
+
 // Refused tells whether the record was released because its payment was refused:
 // the seat stays the candidate's until the deadline.
 func (r Record) Refused() bool {

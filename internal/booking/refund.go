@@ -20,6 +20,10 @@ const (
 	RefundDone RefundState = "done"
 )
 
+// ErrRefunded says that money pays for no seat and goes back: there is a refund
+// record of it.
+var ErrRefunded = errors.New("the money goes back: there is a refund record")
+
 // MoneyKind says why completed money is no plain payment of its seat.
 type MoneyKind string
 

@@ -17,6 +17,7 @@ var scripts = map[string]string{
 	"admit": lua.Admit, "attach": lua.Attach, "queued": lua.Queued, "undo": lua.Undo,
 	"begin_pay": lua.BeginPay, "end_pay": lua.EndPay, "settle": lua.Settle, "release": lua.Release,
 	"done": lua.Done, "postpone": lua.Postpone, "apply_sale": lua.ApplySale, "switch": lua.Switch,
+	"candidates": lua.Candidates, "restore": lua.Restore,
 }
 
 // mutant is a script broken in one place.

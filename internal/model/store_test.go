@@ -98,11 +98,11 @@ func (s *records) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record,
 	})
 }
 
-func (s *records) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
+func (s *records) Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error) {
 	if err := validHeld(rec); err != nil {
-		return err
+		return booking.Record{}, err
 	}
-	_, err := s.change(ctx, rec.CandidateHash, rec.Attempt, func(have booking.Record, there bool) (booking.Record, error) {
+	return s.change(ctx, rec.CandidateHash, rec.Attempt, func(have booking.Record, there bool) (booking.Record, error) {
 		switch {
 		case !there:
 			have = rec
@@ -113,25 +113,27 @@ func (s *records) Announce(ctx context.Context, rec booking.Record, at time.Time
 		case have.State == booking.StateReleased:
 			return booking.Record{}, booking.ErrNotOwner
 		}
-		if at.After(have.ExecuteAt) {
-			have.ExecuteAt = at
+		if at.Before(have.ExecuteAt) {
+			at = have.ExecuteAt.Add(time.Millisecond)
 		}
+		have.ExecuteAt = at
 		return have, nil
 	})
-	return err
 }
 
-func (s *records) Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error {
-	_, err := s.change(ctx, candidateHash, attempt, func(rec booking.Record, there bool) (booking.Record, error) {
+func (s *records) Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error {
+	_, err := s.change(ctx, seen.CandidateHash, seen.Attempt, func(rec booking.Record, there bool) (booking.Record, error) {
 		switch {
 		case !there:
 			return rec, booking.ErrNotFound
-		case rec.PaymentID != paymentID:
+		case rec.PaymentID != seen.PaymentID:
 			return rec, booking.ErrOtherThanOrdered
 		case rec.State == booking.StatePaid:
 			return rec, booking.ErrAlreadyPaid
 		case rec.State == booking.StateReleased:
 			return rec, nil
+		case !rec.ExecuteAt.Equal(seen.ExecuteAt):
+			return rec, booking.ErrAnnounced
 		}
 		rec.State, rec.Reason, rec.TTL = booking.StateReleased, reason, booking.ReleasedTTL(at)
 		return rec, nil

@@ -23,7 +23,11 @@ import (
 type Ledger interface {
 	Epoch(ctx context.Context) (string, error)
 	ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error)
-	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
+	BeginRebuild(ctx context.Context) (token string, err error)
+	Restore(ctx context.Context, token string, rows []booking.RestoredRow) error
+	FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error)
+	ForgetRebuild(ctx context.Context, token string) error
+	UnfinishedRebuild(ctx context.Context) (token string, err error)
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Now(ctx context.Context) (time.Time, error)
 	Census
@@ -33,7 +37,7 @@ type Ledger interface {
 type Store interface {
 	Empty(ctx context.Context) (bool, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
-	Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error
+	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
 }
 
 // Queue tells whether every message has become a record.
@@ -102,6 +106,9 @@ type Rebuilt struct {
 	Released, Doubtful int
 	// Unreadable counts records that could not be read.
 	Unreadable int
+	// Earlier: an earlier run had done all of it and did not hear so. Of the
+	// figures, those of the ledger as it is now are set.
+	Earlier bool
 }
 
 // queryWidth is how many payments are asked about at a time.
@@ -111,12 +118,14 @@ const queryWidth = 32
 // deadline first come to their end by the gateway's word, then rows and counters
 // are written, and the epoch last. It refuses while the queue holds messages,
 // when the ledger has an epoch, when a record cannot be read, and when a cap
-// would be exceeded. Safe to repeat until it succeeds.
+// would be exceeded. Safe to repeat until it succeeds: a run that begins ends any
+// other, and one that finds the epoch of a run whose last step was not
+// acknowledged repeats that step.
 func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	var out Rebuilt
-	switch _, err := o.Ledger.Epoch(ctx); {
+	switch epoch, err := o.Ledger.Epoch(ctx); {
 	case err == nil:
-		return out, fmt.Errorf("rebuild: %w", ErrNotLost)
+		return o.acknowledge(ctx, sale, epoch)
 	case !errors.Is(err, booking.ErrLedgerUnknown):
 		return out, err
 	}
@@ -155,17 +164,64 @@ func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 			out.Held++
 		}
 	}
-	if err := o.Ledger.Restore(ctx, nil, true); err != nil {
-		return out, err
+	out.Applied, err = o.restore(ctx, sale, epoch, rows)
+	return out, err
+}
+
+// restore makes an empty Redis the sale's ledger, with these rows.
+func (o *Ops) restore(ctx context.Context, sale booking.Sale, epoch string, rows []booking.RestoredRow) (booking.Applied, error) {
+	token, err := o.Ledger.BeginRebuild(ctx)
+	if err != nil {
+		return booking.Applied{}, err
 	}
 	for part := range slices.Chunk(rows, chunk) {
-		if err := o.Ledger.Restore(ctx, part, false); err != nil {
-			return out, err
+		if err := o.Ledger.Restore(ctx, token, part); err != nil {
+			return booking.Applied{}, err
 		}
 	}
-	out.Applied, err = o.Ledger.ApplySale(ctx, sale, epoch, false)
+	return o.finish(ctx, sale, epoch, token)
+}
+
+// finish is the last step, and forgets the token once that is acknowledged.
+func (o *Ops) finish(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error) {
+	applied, err := o.Ledger.FinishRebuild(ctx, sale, epoch, token)
 	if err != nil {
-		return out, fmt.Errorf("rebuild: %w", err)
+		return applied, fmt.Errorf("rebuild: %w", err)
+	}
+	if err := o.Ledger.ForgetRebuild(ctx, token); err != nil {
+		// The rebuild stands. With its token left, a repeat would only say so again.
+		o.Log.WarnContext(ctx, "token of a finished rebuild may be left", "error", err)
+	}
+	return applied, nil
+}
+
+// acknowledge repeats the last step of a rebuild that left its token with its
+// epoch. Without a token the ledger is nobody's to rebuild.
+func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) (Rebuilt, error) {
+	out := Rebuilt{Earlier: true}
+	token, err := o.Ledger.UnfinishedRebuild(ctx)
+	if err != nil {
+		return out, err
+	}
+	if token == "" {
+		return out, fmt.Errorf("rebuild: %w", ErrNotLost)
+	}
+	if out.Applied, err = o.finish(ctx, sale, epoch, token); err != nil {
+		return out, err
+	}
+	paid := map[string]bool{} // by code: a scan may tell a row twice
+	for row, err := range o.Ledger.Rows(ctx) {
+		if err != nil {
+			return out, err
+		}
+		paid[row.Code] = row.Row.Phase == booking.PhasePaid
+	}
+	for _, is := range paid {
+		if is {
+			out.Paid++
+		} else {
+			out.Held++
+		}
 	}
 	return out, nil
 }
@@ -269,7 +325,7 @@ func (o *Ops) end(ctx context.Context, records []booking.Record, now time.Time, 
 				}
 				return nil
 			}
-			if err := o.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, booking.ReasonLapsed, now); err != nil {
+			if err := o.Store.Release(ctx, rec, booking.ReasonLapsed, now); err != nil {
 				return fmt.Errorf("release record: %w", err)
 			}
 			mu.Lock()
@@ -343,6 +399,6 @@ func (o *Ops) Start(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	if err != nil {
 		return Rebuilt{}, err
 	}
-	applied, err := o.Ledger.ApplySale(ctx, sale, booking.NewEpoch(now), false)
+	applied, err := o.restore(ctx, sale, booking.NewEpoch(now), nil)
 	return Rebuilt{Applied: applied}, err
 }

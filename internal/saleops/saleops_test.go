@@ -243,8 +243,7 @@ func TestRebuild_EveryKindOfRecord(t *testing.T) {
 		row.Slot, row.Hold = 0, 0 // an order, and a length that only a first deadline needs
 		before[b.Code] = row
 	}
-	r := released.Record
-	if err := w.Store.Release(t.Context(), r.CandidateHash, r.Attempt, r.PaymentID, "test", w.Clock.Now()); err != nil {
+	if err := w.Store.Release(t.Context(), released.Record, "test", w.Clock.Now()); err != nil {
 		t.Fatal(err)
 	}
 	w.Gateway.Complete(completed.Payment.ID)
@@ -325,7 +324,7 @@ func TestRebuild_AnnouncedExecuteIsNotEndedOnOneAnswer(t *testing.T) {
 			w := open(t)
 			moves, never := w.Paying(t, 1, "N1", "p", time.Minute), w.Paying(t, 2, "N1", "q", time.Minute)
 			for _, b := range []bookingtest.Booking{moves, never} {
-				if err := w.Store.Announce(t.Context(), b.Record, w.Clock.Now()); err != nil {
+				if _, err := w.Store.Announce(t.Context(), b.Record, w.Clock.Now()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -366,7 +365,7 @@ func TestRebuild_RefusedSeatIsKeptUntilItsDeadline(t *testing.T) {
 	w := open(t)
 	b, late := w.Refused(t, 1, "N1"), w.Refused(t, 2, "N1")
 	for _, b := range []bookingtest.Booking{b, late} {
-		if err := w.Store.Release(t.Context(), b.Record.CandidateHash, b.Attempt, b.Payment.ID, booking.ReasonRefused+" 2023", w.Clock.Now()); err != nil {
+		if err := w.Store.Release(t.Context(), b.Record, booking.ReasonRefused+" 2023", w.Clock.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -621,11 +620,11 @@ func TestRebuild_InterruptedIsRunAgain(t *testing.T) {
 		op     bookingtest.Op
 		faults []bookingtest.Fault
 	}{
-		{"before the first row", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.Lost}},
-		{"after the ledger was cleared", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.Kept}},
-		{"before the rows", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.None, bookingtest.Lost}},
-		{"after the rows", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.None, bookingtest.Kept}},
-		{"before the epoch", bookingtest.OpApplySale, []bookingtest.Fault{bookingtest.Lost}},
+		{"before it began", bookingtest.OpBeginRebuild, []bookingtest.Fault{bookingtest.Lost}},
+		{"after the ledger was cleared", bookingtest.OpBeginRebuild, []bookingtest.Fault{bookingtest.Kept}},
+		{"before the rows", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.Lost}},
+		{"after the rows", bookingtest.OpRestore, []bookingtest.Fault{bookingtest.Kept}},
+		{"before the epoch", bookingtest.OpFinishRebuild, []bookingtest.Fault{bookingtest.Lost}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := open(t)
@@ -650,23 +649,157 @@ func TestRebuild_InterruptedIsRunAgain(t *testing.T) {
 	}
 }
 
-// The last step was made and its reply lost: the ledger is whole. Start finds it
-// running; a second rebuild refuses to touch it.
-func TestRebuild_FinishedButNotToldIsFinished(t *testing.T) {
+// The last step was made and not acknowledged: the ledger is whole, and sells once
+// it is opened. A second rebuild gets the acknowledgement, a third finds nothing to
+// do.
+func TestRebuild_FinishedButNotToldIsToldByTheNext(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		again bookingtest.Fault
+		sold  int
+	}{
+		{"at once", bookingtest.None, 0},
+		{"not by the next, but by the one after", bookingtest.Kept, 0},
+		{"after it has sold", bookingtest.None, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := open(t)
+			held, paid := w.Held(t, 1, "N1"), w.Held(t, 2, "N2")
+			w.pays(t, paid)
+			w.lose(t)
+			w.Faults.Next(bookingtest.OpFinishRebuild, bookingtest.Kept, c.again)
+			_, err := w.ops.Rebuild(t.Context(), big())
+			wantErr(t, "rebuild", err, booking.ErrNotAcknowledged)
+			if c.sold > 0 {
+				w.resume(t)
+				w.Held(t, 3, "N1")
+			}
+			if c.again != bookingtest.None {
+				_, err := w.ops.Rebuild(t.Context(), big())
+				wantErr(t, "second rebuild", err, booking.ErrNotAcknowledged)
+			}
+			want := saleops.Rebuilt{
+				Applied: booking.Applied{Epoch: bookingtest.Epoch, Total: 2 + c.sold, Admitted: map[string]int{"N1": 1 + c.sold, "N2": 1}},
+				Paid:    1, Held: 1 + c.sold, Earlier: true,
+			}
+			if diff := cmp.Diff(want, w.mustRebuild(t)); diff != "" {
+				t.Errorf("repeated (-want +got):\n%s", diff)
+			}
+			_, err = w.ops.Rebuild(t.Context(), big())
+			wantErr(t, "rebuild once it is acknowledged", err, saleops.ErrNotLost)
+			w.Want(t, held, booking.PhaseHeld, booking.StateHeld)
+			w.Want(t, paid, booking.PhasePaid, booking.StatePaid)
+			w.Books.CheckAtRest(t)
+		})
+	}
+}
+
+// Acknowledged is acknowledged: a token that could not be forgotten makes it no
+// less so, and a repeat says so again.
+func TestRebuild_TokenThatIsLeftDoesNotMakeItUndone(t *testing.T) {
 	w := open(t)
 	w.Held(t, 1, "N1")
 	w.lose(t)
-	w.Faults.Next(bookingtest.OpApplySale, bookingtest.Kept)
+	w.Faults.Next(bookingtest.OpForgetRebuild, bookingtest.Lost)
+	if out := w.mustRebuild(t); out.Earlier || out.Held != 1 {
+		t.Errorf("rebuild: got %+v, want one held seat of this run", out)
+	}
+	if out := w.mustRebuild(t); !out.Earlier || out.Held != 1 {
+		t.Errorf("repeat: got %+v, want one held seat of an earlier run", out)
+	}
+	_, err := w.ops.Rebuild(t.Context(), big())
+	wantErr(t, "rebuild without a token left", err, saleops.ErrNotLost)
+}
+
+// A sale that is applied, acknowledged, is the acknowledgement too, and no rebuild
+// may put the earlier one back.
+func TestRebuild_IsOverOnceAnotherSaleIsApplied(t *testing.T) {
+	w := open(t)
+	w.Held(t, 1, "N1")
+	w.lose(t)
+	w.Faults.Next(bookingtest.OpFinishRebuild, bookingtest.Kept)
 	_, err := w.ops.Rebuild(t.Context(), big())
 	wantErr(t, "rebuild", err, booking.ErrNotAcknowledged)
-	if _, err := w.ops.Rebuild(t.Context(), big()); err == nil || !strings.Contains(err.Error(), "has an epoch") {
-		t.Errorf("second rebuild: got %v, want that the ledger is not lost", err)
-	}
-	out, err := w.ops.Start(t.Context(), big())
-	if err != nil || out.Total != 1 {
+	bigger := big()
+	bigger.Levels[0].Cap = 25
+	if out, err := w.ops.Start(t.Context(), bigger); err != nil || out.Total != 1 {
 		t.Errorf("start: got %+v, %v, want one seat", out, err)
 	}
+	_, err = w.ops.Rebuild(t.Context(), big())
+	wantErr(t, "rebuild with the earlier sale", err, saleops.ErrNotLost)
+	if sale, err := w.Ledger.Sale(t.Context()); err != nil || sale.Levels[0].Cap != 25 {
+		t.Errorf("sale in force: got %+v, %v, want cap 25", sale, err)
+	}
 	w.Books.CheckAtRest(t)
+}
+
+// Of two rebuilds at the same time the one that began last wins; whatever the
+// other still sends changes nothing.
+func TestRebuild_SecondOneEndsTheFirst(t *testing.T) {
+	for _, op := range []bookingtest.Op{bookingtest.OpRestore, bookingtest.OpFinishRebuild} {
+		for name, second := range map[string]func(t *testing.T, w *world){
+			"begun": func(t *testing.T, w *world) {
+				if _, err := w.Ledger.LedgerDriver.BeginRebuild(t.Context()); err != nil {
+					t.Error(err)
+				}
+			},
+			"finished, and selling": func(t *testing.T, w *world) {
+				w.mustRebuild(t)
+				w.resume(t)
+				w.Held(t, 3, "N1")
+			},
+		} {
+			t.Run(string(op)+"/"+name, func(t *testing.T) {
+				w := open(t)
+				w.Held(t, 1, "N1")
+				w.lose(t)
+				var before map[string]booking.Row
+				w.Faults.Before(op, func() {
+					second(t, w)
+					var err error
+					if before, err = w.Books.Seats.Rows(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+				if out, err := w.ops.Rebuild(t.Context(), big()); err == nil {
+					t.Errorf("first rebuild: got %+v, want an error", out)
+				}
+				rows, err := w.Books.Seats.Rows(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(before, rows); diff != "" {
+					t.Errorf("rows of the second (-before the first's step +after it):\n%s", diff)
+				}
+				if name == "begun" {
+					w.wantLost(t)
+					return
+				}
+				w.Books.CheckAtRest(t)
+			})
+		}
+	}
+}
+
+// Redis is emptied once more while rows go back: those that are left out are not
+// counted as all there are.
+func TestRebuild_RedisLostBetweenTwoSteps(t *testing.T) {
+	for _, op := range []bookingtest.Op{bookingtest.OpRestore, bookingtest.OpFinishRebuild} {
+		t.Run(string(op), func(t *testing.T) {
+			w := open(t)
+			w.Held(t, 1, "N1")
+			w.lose(t)
+			w.Faults.Before(op, func() { w.lose(t) })
+			if out, err := w.ops.Rebuild(t.Context(), big()); err == nil {
+				t.Errorf("rebuild: got %+v, want an error", out)
+			}
+			w.wantLost(t)
+			if out := w.mustRebuild(t); out.Held != 1 {
+				t.Errorf("second rebuild: got %+v, want one held seat", out)
+			}
+			w.Books.CheckAtRest(t)
+		})
+	}
 }
 
 // More rows than go to Redis at a time.
@@ -777,10 +910,20 @@ func TestStart_UnreadableRecordsAreNoFirstSale(t *testing.T) {
 
 // Candidates.
 
+// unsold is a sale in force without candidates.
+func unsold(t *testing.T) *world {
+	t.Helper()
+	w := empty(t)
+	if _, err := w.ops.Start(t.Context(), big()); err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	return w
+}
+
 func TestLoadCandidates_InChunks(t *testing.T) {
 	for _, c := range []struct{ n, calls int }{{0, 1}, {1, 1}, {499, 1}, {500, 2}, {1001, 3}} {
 		t.Run(fmt.Sprint(c.n), func(t *testing.T) {
-			w := empty(t)
+			w := unsold(t)
 			n, err := w.ops.LoadCandidates(t.Context(), list(bookingtest.Candidates(c.n)))
 			if n != c.n || err != nil {
 				t.Errorf("load: got %d, %v, want %d", n, err, c.n)
@@ -826,7 +969,7 @@ func TestLoadCandidates_ErrorSaysHowManyAreIn(t *testing.T) {
 		{"of the last chunk", list(all), []bookingtest.Fault{bookingtest.None, bookingtest.None, bookingtest.Lost}, 1000, bookingtest.ErrLost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := empty(t)
+			w := unsold(t)
 			w.Faults.Next(bookingtest.OpCandidates, c.faults...)
 			n, err := w.ops.LoadCandidates(t.Context(), c.list)
 			if n != c.want || !errors.Is(err, c.err) {

@@ -31,8 +31,13 @@ refuses while messages are on their way, when the ledger is there, when a record
 cannot be read, and when a cap would be exceeded. Booking stays closed, and the
 candidates must be loaded again.
 
-Exit status: 0 rebuilt; 1 refused, or not finished: nothing is sold, run it
-again; 2 it could not be run.
+Run it again until it says "rebuilt": it starts anew, and of two runs at the same
+time only the one that began last goes on. A run whose last step was made and not
+acknowledged leaves a ledger that sells once it is opened; the next run finds it,
+has it acknowledged, and says so.
+
+Exit status: 0 rebuilt, by this run or an earlier one, and acknowledged; 1 refused,
+or not finished; 2 it could not be run.
 
 Example:
   seatctl rebuild --reason "primary and replica lost" --sale sale.yaml`
@@ -49,6 +54,9 @@ type rebuilt struct {
 	Held     int            `json:"held"`
 	Released int            `json:"released"`
 	Doubtful int            `json:"doubtful"`
+	// Earlier: an earlier run did it; this one had it acknowledged, and knows
+	// nothing of what that one released and doubted.
+	Earlier bool `json:"earlier"`
 }
 
 // Run is the command.
@@ -73,11 +81,11 @@ func (c *rebuildCommand) Run(s *session) (err error) {
 	case errors.Is(err, saleops.ErrNotLost):
 		return wrong(fmt.Errorf("%w: nothing was changed", err))
 	case err != nil:
-		return wrong(fmt.Errorf("not rebuilt: %w", err))
+		return wrong(fmt.Errorf("rebuild not finished: %w", err))
 	}
 	out := rebuilt{
 		Sale: sale.Name, Reason: c.Reason, Epoch: did.Epoch, Total: did.Total, Admitted: did.Admitted,
-		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful,
+		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful, Earlier: did.Earlier,
 	}
 	if c.JSON {
 		return s.printJSON(out)
@@ -129,9 +137,14 @@ func (s *session) printRebuilt(r rebuilt) error {
 	for _, level := range slices.Sorted(maps.Keys(r.Admitted)) {
 		fmt.Fprintf(&b, "    %-8s%d\n", level, r.Admitted[level])
 	}
-	fmt.Fprintf(&b, "  released  %d, past their deadline and not paid\n", r.Released)
-	fmt.Fprintf(&b, "  in doubt  %d, kept\n", r.Doubtful)
-	fmt.Fprintln(&b, "Booking is closed. Run seatctl audit, load the candidates, then open.")
+	if r.Earlier {
+		fmt.Fprintln(&b, "An earlier run restored them and wrote the epoch; now that is acknowledged.")
+		fmt.Fprintln(&b, "Run seatctl audit. Unless that is done, load the candidates, then open.")
+	} else {
+		fmt.Fprintf(&b, "  released  %d, past their deadline and not paid\n", r.Released)
+		fmt.Fprintf(&b, "  in doubt  %d, kept\n", r.Doubtful)
+		fmt.Fprintln(&b, "Booking is closed. Run seatctl audit, load the candidates, then open.")
+	}
 	_, err := fmt.Fprint(s.stdout, b.String())
 	return err
 }

@@ -200,6 +200,13 @@ func walk(t *testing.T, d *deployment) {
 	testenv.Eventually(t, func() error { return dropMessages(t.Context(), q) })
 
 	rebuild("demo-2026\n", "--sale", sale).want(t, 0, "Type the sale's name", "rebuilt sale demo-2026", ": drill", "2: 1 paid, 1 held", "Booking is closed")
+	rebuild("", "--confirm", "demo-2026").want(t, 1, "is not lost", "nothing was changed")
+	// As a run leaves it whose last step was not acknowledged.
+	if err := d.rdb.Set(t.Context(), "{sale}:adm:rebuild", "token", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	rebuild("", "--confirm", "demo-2026").want(t, 0, "rebuilt sale demo-2026", "2: 1 paid, 1 held", "An earlier run", "now that is acknowledged")
+	rebuild("", "--confirm", "demo-2026").want(t, 1, "is not lost", "nothing was changed")
 	run(t, "", "audit", "--data", d.data).want(t, 0, "closed, read", "all 2/20700", "every rule that was seen holds")
 
 	if code := d.Stop(t, syscall.SIGTERM); code != 0 {

@@ -1,11 +1,13 @@
 -- apply_sale.lua: put a sale into force; counters are counted from the rows.
 -- KEYS[1..4] see prelude.lua   KEYS[5] sale:config   KEYS[6] adm:total
--- KEYS[7..] adm:level:<L>: first every level of the new sale, then every level
--- of the old one that it drops
--- ARGV[1] clock offset  ARGV[2] epoch to write if there is none, or ''
--- ARGV[3] 'apply', or 'check' to change nothing
--- ARGV[4] global cap  ARGV[5] currency  ARGV[6] hold in ms  ARGV[7] sale's name
--- ARGV[8] number of levels, then for each of them: id, cap, fee, name
+-- KEYS[7] adm:rebuild   KEYS[8..] adm:level:<L>: first every level of the new sale,
+-- then every level of the old one that it drops
+-- ARGV[1] clock offset  ARGV[2] Redis TIME in ms from which on nothing is changed
+-- ARGV[3] epoch to write if there is none, or ''
+-- ARGV[4] 'apply', or 'check' to change nothing
+-- ARGV[5] token of the rebuild that this is the last step of, or ''
+-- ARGV[6] global cap  ARGV[7] currency  ARGV[8] hold in ms  ARGV[9] sale's name
+-- ARGV[10] number of levels, then for each of them: id, cap, fee, name
 -- Clock: Redis TIME plus the offset.
 -- Returns {word, detail, now, epoch, total, id, admitted, id, admitted, ...}:
 --   applied; fits (checked only)
@@ -13,15 +15,26 @@
 --   removed level: a level that has seats would go
 --   levels level: a dropped level is not among the keys: read sale:config again
 --   damaged code: a row cannot be read
+--   rebuilding: a rebuild has begun, so the rows are not all there, and this is not
+--   its last step; superseded: another rebuild has its turn, or none
+--   expired: whoever sent it has given up; nothing was changed
 --   unknown: there is no epoch and none was given
--- The epoch is written last. Repeated it writes the same again.
-if not epoch and ARGV[2] == '' then return {'unknown', '', now} end
+-- The epoch is written last. Repeated it writes the same again: the rebuild's token
+-- stays until restore.lua forgets it, or a sale is applied without one.
+if not epoch and ARGV[3] == '' then return {'unknown', '', now} end
 mark()
-local n = tonumber(ARGV[8])
+if now - tonumber(ARGV[1]) >= tonumber(ARGV[2]) then return {'expired', '', now} end
+local turn, token = redis.call('GET', KEYS[7]), ARGV[5]
+if token ~= '' then
+  if turn ~= token then return {'superseded', '', now} end
+elseif turn and not epoch then
+  return {'rebuilding', '', now}
+end
+local n = tonumber(ARGV[10])
 local admitted, total, wanted = {}, 0, {}
 for i = 0, n - 1 do
-  wanted[ARGV[9 + 4 * i]] = true
-  admitted[ARGV[9 + 4 * i]] = 0
+  wanted[ARGV[11 + 4 * i]] = true
+  admitted[ARGV[11 + 4 * i]] = 0
 end
 local rows = redis.call('HGETALL', KEYS[2])
 for i = 1, #rows, 2 do
@@ -31,15 +44,15 @@ for i = 1, #rows, 2 do
   admitted[row.level] = admitted[row.level] + 1
   total = total + 1
 end
-local figures = {'', '', now, epoch or ARGV[2], total}
+local figures = {'', '', now, epoch or ARGV[3], total}
 for i = 0, n - 1 do
-  local id = ARGV[9 + 4 * i]
+  local id = ARGV[11 + 4 * i]
   figures[#figures + 1] = id
   figures[#figures + 1] = admitted[id]
-  if admitted[id] > tonumber(ARGV[10 + 4 * i]) then figures[1], figures[2] = 'below', id end
+  if admitted[id] > tonumber(ARGV[12 + 4 * i]) then figures[1], figures[2] = 'below', id end
 end
 if figures[1] == 'below' then return figures end
-if total > tonumber(ARGV[4]) then
+if total > tonumber(ARGV[6]) then
   figures[1] = 'below'
   return figures
 end
@@ -49,31 +62,32 @@ if old then
   for id in string.gmatch(old, '[^,]+') do
     if not wanted[id] then dropped = dropped + 1 end
   end
-  if dropped ~= #KEYS - 6 - n then
+  if dropped ~= #KEYS - 7 - n then
     figures[1] = 'levels'
     return figures
   end
 end
-if ARGV[3] == 'check' then
+if ARGV[4] == 'check' then
   figures[1] = 'fits'
   return figures
 end
-local ids, config = {}, {'name', ARGV[7], 'currency', ARGV[5], 'cap', ARGV[4], 'hold_ms', ARGV[6]}
+local ids, config = {}, {'name', ARGV[9], 'currency', ARGV[7], 'cap', ARGV[6], 'hold_ms', ARGV[8]}
 for i = 0, n - 1 do
-  local id = ARGV[9 + 4 * i]
+  local id = ARGV[11 + 4 * i]
   ids[#ids + 1] = id
   for j, field in ipairs({'cap:', 'fee:', 'name:'}) do
     config[#config + 1] = field .. id
-    config[#config + 1] = ARGV[9 + 4 * i + j]
+    config[#config + 1] = ARGV[11 + 4 * i + j]
   end
-  redis.call('SET', KEYS[7 + i], admitted[id])
+  redis.call('SET', KEYS[8 + i], admitted[id])
 end
 config[#config + 1] = 'levels'
 config[#config + 1] = table.concat(ids, ',')
-for i = 7 + n, #KEYS do redis.call('DEL', KEYS[i]) end
+for i = 8 + n, #KEYS do redis.call('DEL', KEYS[i]) end
 redis.call('SET', KEYS[6], total)
 redis.call('DEL', KEYS[5])
 redis.call('HSET', KEYS[5], unpack(config))
-if not epoch then redis.call('SET', KEYS[1], ARGV[2]) end
+if token == '' then redis.call('DEL', KEYS[7]) end
+if not epoch then redis.call('SET', KEYS[1], ARGV[3]) end
 figures[1] = 'applied'
 return figures

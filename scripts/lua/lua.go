@@ -28,6 +28,10 @@ var (
 	settle string
 	//go:embed release.lua
 	release string
+	//go:embed late.lua
+	late string
+	//go:embed notices.lua
+	notices string
 	//go:embed done.lua
 	done string
 	//go:embed postpone.lua
@@ -40,6 +44,10 @@ var (
 	switchBooking string
 	//go:embed apply_sale.lua
 	applySale string
+	//go:embed candidates.lua
+	candidates string
+	//go:embed restore.lua
+	restore string
 	//go:embed snapshot.lua
 	snapshot string
 	//go:embed published.lua
@@ -48,20 +56,24 @@ var (
 
 // The scripts, complete with their prelude.
 var (
-	Admit     = prelude + admit
-	Attach    = prelude + attach
-	Queued    = prelude + queued
-	Undo      = prelude + undo
-	BeginPay  = prelude + beginPay
-	EndPay    = prelude + endPay
-	Settle    = prelude + settle
-	Release   = prelude + release
-	Done      = prelude + done
-	Postpone  = prelude + postpone
-	Due       = prelude + due
-	Look      = prelude + look
-	Switch    = prelude + switchBooking
-	ApplySale = prelude + applySale
-	Snapshot  = prelude + snapshot
-	Published = prelude + published
+	Admit      = prelude + admit
+	Attach     = prelude + attach
+	Queued     = prelude + queued
+	Undo       = prelude + undo
+	BeginPay   = prelude + beginPay
+	EndPay     = prelude + endPay
+	Settle     = prelude + settle
+	Release    = prelude + release
+	Late       = prelude + late
+	Notices    = prelude + notices
+	Done       = prelude + done
+	Postpone   = prelude + postpone
+	Due        = prelude + due
+	Look       = prelude + look
+	Switch     = prelude + switchBooking
+	ApplySale  = prelude + applySale
+	Candidates = prelude + candidates
+	Restore    = prelude + restore
+	Snapshot   = prelude + snapshot
+	Published  = prelude + published
 )

@@ -49,9 +49,12 @@ const (
 	OpClose Op = "close booking"
 	OpRows  Op = "scan rows"
 
-	OpRestore    Op = "restore"
-	OpApplySale  Op = "apply sale"
-	OpCandidates Op = "add candidates"
+	OpBeginRebuild  Op = "begin rebuild"
+	OpRestore       Op = "restore"
+	OpFinishRebuild Op = "finish rebuild"
+	OpForgetRebuild Op = "forget rebuild"
+	OpApplySale     Op = "apply sale"
+	OpCandidates    Op = "add candidates"
 
 	OpPutHeld       Op = "put held record"
 	OpMarkPaid      Op = "mark record paid"

@@ -14,7 +14,11 @@ type LedgerDriver interface {
 	Epoch(ctx context.Context) (string, error)
 	ApplySale(ctx context.Context, sale booking.Sale, epoch string, checkOnly bool) (booking.Applied, error)
 	Sale(ctx context.Context) (booking.Sale, error)
-	Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error
+	BeginRebuild(ctx context.Context) (token string, err error)
+	Restore(ctx context.Context, token string, rows []booking.RestoredRow) error
+	FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error)
+	ForgetRebuild(ctx context.Context, token string) error
+	UnfinishedRebuild(ctx context.Context) (token string, err error)
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Open(ctx context.Context) error
 	OpenAt(ctx context.Context, at time.Time) error
@@ -43,6 +47,7 @@ type LedgerDriver interface {
 	Email(ctx context.Context, code string) (string, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
 	ReleasesPutOff() bool
+	Acknowledges(ctx context.Context) error
 
 	Rows(ctx context.Context) iter.Seq2[booking.DueRow, error]
 	RowsOf(ctx context.Context, codes []string) (map[string]booking.DueRow, error)
@@ -77,9 +82,27 @@ func (l Ledger) ApplySale(ctx context.Context, sale booking.Sale, epoch string, 
 	})
 }
 
+// BeginRebuild can be broken.
+func (l Ledger) BeginRebuild(ctx context.Context) (string, error) {
+	return ledgerCall(l.Faults, OpBeginRebuild, func() (string, error) { return l.LedgerDriver.BeginRebuild(ctx) })
+}
+
 // Restore can be broken.
-func (l Ledger) Restore(ctx context.Context, rows []booking.RestoredRow, fresh bool) error {
-	_, err := ledgerCall(l.Faults, OpRestore, nothing(func() error { return l.LedgerDriver.Restore(ctx, rows, fresh) }))
+func (l Ledger) Restore(ctx context.Context, token string, rows []booking.RestoredRow) error {
+	_, err := ledgerCall(l.Faults, OpRestore, nothing(func() error { return l.LedgerDriver.Restore(ctx, token, rows) }))
+	return err
+}
+
+// FinishRebuild can be broken.
+func (l Ledger) FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error) {
+	return ledgerCall(l.Faults, OpFinishRebuild, func() (booking.Applied, error) {
+		return l.LedgerDriver.FinishRebuild(ctx, sale, epoch, token)
+	})
+}
+
+// ForgetRebuild can be broken.
+func (l Ledger) ForgetRebuild(ctx context.Context, token string) error {
+	_, err := ledgerCall(l.Faults, OpForgetRebuild, nothing(func() error { return l.LedgerDriver.ForgetRebuild(ctx, token) }))
 	return err
 }
 

@@ -15,8 +15,8 @@ import (
 type StoreDriver interface {
 	PutHeld(ctx context.Context, rec booking.Record) (booking.Record, bool, error)
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
-	Announce(ctx context.Context, rec booking.Record, at time.Time) error
-	Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error
+	Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error)
+	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, paymentID string) (booking.Record, error)
 	RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error)
@@ -52,16 +52,13 @@ func (s Store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, er
 }
 
 // Announce can be broken.
-func (s Store) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
-	_, err := do(s.Faults, OpAnnounce, ErrKept, nothing(func() error { return s.StoreDriver.Announce(ctx, rec, at) }))
-	return err
+func (s Store) Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error) {
+	return do(s.Faults, OpAnnounce, ErrKept, func() (booking.Record, error) { return s.StoreDriver.Announce(ctx, rec, at) })
 }
 
 // Release can be broken.
-func (s Store) Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error {
-	_, err := do(s.Faults, OpReleaseRecord, ErrKept, nothing(func() error {
-		return s.StoreDriver.Release(ctx, candidateHash, attempt, paymentID, reason, at)
-	}))
+func (s Store) Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error {
+	_, err := do(s.Faults, OpReleaseRecord, ErrKept, nothing(func() error { return s.StoreDriver.Release(ctx, seen, reason, at) }))
 	return err
 }
 

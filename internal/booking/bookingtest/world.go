@@ -132,8 +132,7 @@ func (w *World) Refused(t testing.TB, i int, level string) Booking {
 	if err := w.Ledger.LedgerDriver.EndPay(t.Context(), b.Code, b.Attempt, "refused", booking.PhaseRefused); err != nil {
 		t.Fatalf("end pay: %v", err)
 	}
-	r := b.Record
-	if err := w.Store.StoreDriver.Release(t.Context(), r.CandidateHash, r.Attempt, r.PaymentID, booking.ReasonRefused, w.Clock.Now()); err != nil {
+	if err := w.Store.StoreDriver.Release(t.Context(), b.Record, booking.ReasonRefused, w.Clock.Now()); err != nil {
 		t.Fatalf("release record: %v", err)
 	}
 	if err := w.Ledger.LedgerDriver.RecordReleased(t.Context(), b.Code, b.Attempt); err != nil {
