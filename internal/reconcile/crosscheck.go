@@ -92,7 +92,7 @@ type Checked struct {
 
 // CrossCheckNow asks for a cross-check at once: the primary may be another one
 // than before. It never blocks; a hint that comes while one is waiting is the
-// same hint.
+// same hint. A check that does not finish whole is repeated until one does.
 func (r *Reconciler) CrossCheckNow() {
 	select {
 	case r.hint <- struct{}{}:
@@ -132,7 +132,7 @@ type check struct {
 // there on two checks in a row. It must not run beside Sweep in one process. The
 // error says why it could not look at everything; the next one does.
 func (r *Reconciler) CrossCheck(ctx context.Context) (Checked, error) {
-	r.outage.Store(false)
+	r.round = r.newRound(ctx)
 	c := &check{
 		Reconciler: r, before: r.seen, seed: maphash.MakeSeed(), recorded: map[uint64]struct{}{},
 		after: memory{found: map[string]bool{}, ask: map[string]time.Time{}},
@@ -334,7 +334,7 @@ func (c *check) decide(ctx context.Context, rec booking.Record, row booking.Row)
 		return
 	}
 	switch action {
-	case "released", "moved", "put_off", "outage", "skipped":
+	case "released", "moved", putOff, "outage", "skipped":
 		return
 	}
 	c.found(ctx, KindHeldRecord, rec.Attempt, "attempt", rec.Attempt, "payment", rec.PaymentID, "outcome", action)
@@ -389,14 +389,16 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 	if c.waits(rec.Attempt) {
 		return "doubt", nil
 	}
-	if c.outage.Load() || c.hopeless() {
+	if c.round.outage.Load() || c.hopeless() {
 		return "skipped", nil // until the next check
 	}
 	charge, err := c.query(ctx, rec.PaymentID)
 	lapsed := c.now.Sub(rec.AdmittedAt) > c.Lapse+lapseMargin
 	switch {
-	case err != nil && (!lapsed || charge.Status != booking.ChargeUnknown): // no answer
-		return c.unanswered(ctx, rec, err)
+	case err != nil:
+		// Without a row nobody asks again after the release: only a clear word ends it,
+		// however old the payment is.
+		return c.unanswered(ctx, rec, lapsed, err)
 	case charge.Status == booking.ChargeCompleted:
 		return c.money(ctx, rec, charge)
 	case !rec.ExecuteAt.IsZero() && !lapsed:
@@ -404,8 +406,8 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 		c.waitLonger(rec.Attempt)
 		return "doubt", nil
 	}
-	if c.Ledger.ReleasesPutOff() {
-		return "put_off", nil
+	if c.releasesPutOff() {
+		return putOff, nil
 	}
 	switch err := c.Ledger.Release(ctx, rec.Code, rec.Attempt); {
 	case err == nil:
@@ -416,7 +418,7 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 	default:
 		return "", err
 	}
-	return "released", c.Settler.ReleaseRecord(ctx, rec, booking.ReasonLapsed)
+	return c.releaseRecord(ctx, rec)
 }
 
 // money confirms a completed payment. Its seat is gone, and it is late money:
@@ -434,16 +436,21 @@ func (c *check) money(ctx context.Context, rec booking.Record, charge booking.Ch
 }
 
 // unanswered keeps the record. An outage of the whole gateway is said once a
-// check, and ends its questions.
-func (c *check) unanswered(ctx context.Context, rec booking.Record, cause error) (string, error) {
+// check, and ends its questions. That nobody can execute a payment any more makes
+// it no clearer whether somebody did, and time will not tell.
+func (c *check) unanswered(ctx context.Context, rec booking.Record, lapsed bool, cause error) (string, error) {
 	if errors.Is(cause, errNoTurn) {
 		return "skipped", nil
 	}
 	if errors.Is(cause, booking.ErrNotSent) || errors.Is(cause, booking.ErrGatewayOutage) {
-		if c.outage.CompareAndSwap(false, true) {
+		if c.round.outage.CompareAndSwap(false, true) {
 			c.Log.ErrorContext(ctx, "gateway cannot be reached: records without a row wait for its word", "error", cause)
 		}
 		return "outage", nil
+	}
+	if lapsed {
+		c.Log.ErrorContext(ctx, "payment in doubt has lapsed: its record is kept until someone decides",
+			"attempt", rec.Attempt, "payment", rec.PaymentID, "error", cause)
 	}
 	c.waitLonger(rec.Attempt)
 	return "doubt", nil

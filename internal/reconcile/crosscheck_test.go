@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,14 +151,20 @@ func TestCrossCheck_MoneyWithoutARowIsLoud(t *testing.T) {
 	w.Want(t, b, "", booking.StateHeld)
 }
 
+// announce is what somebody does who is about to execute the payment.
+func (w *world) announce(t *testing.T, b bookingtest.Booking) {
+	t.Helper()
+	if _, err := w.Store.StoreDriver.Announce(t.Context(), b.Record, w.Clock.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
 // An execute call was announced: one answer ends nothing, before the payment has
-// lapsed.
-func TestCrossCheck_AnnouncedExecuteIsKeptUntilThePaymentLapses(t *testing.T) {
+// lapsed; afterwards a clear one does.
+func TestCrossCheck_AnnouncedExecuteIsKeptUntilAClearAnswerAfterTheLapse(t *testing.T) {
 	w := inProcess(t)
 	b := w.Held(t, 1, "N1")
-	if err := w.Store.Announce(t.Context(), b.Record, w.Clock.Now()); err != nil {
-		t.Fatal(err)
-	}
+	w.announce(t, b)
 	w.lose(t, b)
 	w.wantCheck(t, booking.DefaultHold, []string{"doubt"})
 	w.wantCheck(t, 5*time.Minute, []string{"doubt"}, reconcile.KindHeldRecord)
@@ -166,12 +173,50 @@ func TestCrossCheck_AnnouncedExecuteIsKeptUntilThePaymentLapses(t *testing.T) {
 	w.wantCalls(t, b, 2, 0)
 	w.wantCheck(t, 23*time.Hour, []string{"doubt"}, reconcile.KindHeldRecord)
 	w.Want(t, b, "", booking.StateHeld)
-	w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.LostCall()) // no answer is none
-	w.wantCheck(t, time.Hour, []string{"doubt"}, reconcile.KindHeldRecord)
-	w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.Garbled()) // an answer, and not Completed
+	w.log.take()
+	unclear := []bookingtest.Answer{
+		bookingtest.LostCall(), bookingtest.Garbled(), bookingtest.Altered(func(c *booking.Charge) { c.Status = "on hold" }),
+	}
+	for i, answer := range unclear {
+		w.Gateway.Next(bookingtest.Query, b.Payment.ID, answer)
+		w.wantCheck(t, time.Hour, []string{"doubt"}, reconcile.KindHeldRecord)
+		w.Want(t, b, "", booking.StateHeld)
+		if n := loud(w.log.take()); n != 1 {
+			t.Errorf("calls for a human after unclear answer %d: got %d, want 1", i+1, n)
+		}
+	}
 	w.wantCheck(t, time.Hour, []string{"released"})
 	w.Want(t, b, "", booking.StateReleased)
 	w.Books.CheckAtRest(t)
+}
+
+// The gateway garbles its answer about a payment that has completed: it is found
+// when the gateway is clear again, not lost.
+func TestCrossCheck_CompletedMoneyOutlivesAnUnclearAnswerAfterTheLapse(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.announce(t, b)
+	w.lose(t, b)
+	w.Gateway.Complete(b.Payment.ID)
+	w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.Garbled())
+	w.wantCheck(t, 24*time.Hour+3*time.Minute, []string{"doubt"})
+	w.Want(t, b, "", booking.StateHeld)
+	w.wantCheck(t, time.Hour, []string{"late"}, reconcile.KindHeldRecord)
+	w.Want(t, b, "", booking.StateHeld)
+}
+
+// An answer that is older than an announced execute call ends nothing; money that
+// moves by that call is found.
+func TestCrossCheck_RecordAnnouncedMeanwhileIsKept(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.lose(t, b)
+	w.Faults.Before(bookingtest.OpReleaseRecord, func() { w.announce(t, b) })
+	w.wantCheck(t, 3*time.Minute, []string{"moved"})
+	w.Want(t, b, "", booking.StateHeld)
+	w.wantCheck(t, 0, []string{"doubt"})
+	w.Gateway.Complete(b.Payment.ID)
+	w.wantCheck(t, 11*time.Minute, []string{"late"}, reconcile.KindHeldRecord)
 }
 
 func TestCrossCheck_AnswerInDoubtEndsNothing(t *testing.T) {
@@ -359,8 +404,8 @@ func TestHole27_UnacknowledgedAnswersChangeNothing(t *testing.T) {
 	}
 	got, err := w.sweeper.CrossCheck(t.Context())
 	wantErr(t, "cross-check", err, booking.ErrNotAcknowledged)
-	if got.Actions["failed"] != 2 {
-		t.Errorf("actions: got %v, want both not acknowledged", got.Actions)
+	if got.Actions["failed"] != 1 || got.Actions["put_off"] != 1 {
+		t.Errorf("actions: got %v, want one not acknowledged, and one not tried", got.Actions)
 	}
 	w.Want(t, held, "", booking.StateHeld)
 	w.Want(t, paid, "", booking.StatePaid)
@@ -447,8 +492,8 @@ func TestCrossCheck_DifferencesAlarmWhenSeenTwice(t *testing.T) {
 			w.exec(t, `DELETE FROM records WHERE attempt = ?`, w.Row(t, bookingtest.Code(2)).Attempt)
 		}, []reconcile.Kind{reconcile.KindNoRecord}},
 		{"row whose record is released", func(t *testing.T, w *world) {
-			row := w.Row(t, bookingtest.Code(1))
-			if err := w.Store.Release(t.Context(), booking.CandidateHash(bookingtest.Code(1)), row.Attempt, row.Payment, "test", w.Clock.Now()); err != nil {
+			rec := w.Row(t, bookingtest.Code(1)).HeldRecord(bookingtest.Code(1), "", "")
+			if err := w.Store.Release(t.Context(), rec, "test", w.Clock.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}, []reconcile.Kind{reconcile.KindState}},
@@ -591,6 +636,107 @@ func TestCrossCheck_ManyRecordsInPages(t *testing.T) {
 	w.exec(t, `DELETE FROM records WHERE attempt = ?`, missing.Attempt)
 	w.wantCheck(t, 3*time.Minute, nil)
 	w.wantCheck(t, 0, nil, reconcile.KindNoRecord)
+}
+
+// A new primary has no replica yet when it is looked at: the check that was asked
+// for then is owed until one has finished, sweeps between, and finds what is lost.
+func TestRun_CheckThatCannotFinishIsRepeatedUntilItHas(t *testing.T) {
+	for name, unfinished := range map[string]func(w *world){
+		"an answer was not acknowledged": func(w *world) {
+			w.Faults.Next(bookingtest.OpSettle, bookingtest.Kept, bookingtest.Lost, bookingtest.Lost)
+		},
+		"the rows could not be read": func(w *world) {
+			w.Faults.Next(bookingtest.OpRows, bookingtest.Lost, bookingtest.Lost, bookingtest.Lost)
+		},
+		"the records could not be read": func(w *world) {
+			w.Faults.Next(bookingtest.OpScan, bookingtest.Lost, bookingtest.Lost, bookingtest.Lost)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := inProcess(t)
+			b := w.Held(t, 1, "N1")
+			w.pays(t, b)
+			row := w.Row(t, b.Code)
+			w.deps.Every = time.Millisecond // checks are five minutes apart
+			runner := w.another(t)
+			var mu sync.Mutex
+			var order []string
+			whole := make(chan struct{})
+			for range 100 {
+				w.Faults.Before(bookingtest.OpDue, func() { mu.Lock(); order = append(order, "sweep"); mu.Unlock() })
+			}
+			for i := range 4 {
+				w.Faults.Before(bookingtest.OpScan, func() {
+					mu.Lock()
+					order = append(order, "check")
+					mu.Unlock()
+					if i == 3 {
+						close(whole)
+					}
+				})
+			}
+			w.lose(t, b)
+			unfinished(w)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- runner.Run(ctx) }()
+			select {
+			case <-whole:
+			case <-ctx.Done():
+				t.Error("checks after the first: got too few in 20 s, want one after each that could not finish")
+			}
+			// What the last one owes is done before it ends, and a check that has
+			// finished is not repeated.
+			for f := (booking.Figures{Open: true}); f.Open && ctx.Err() == nil; {
+				var err error
+				if f, err = w.Ledger.ReadStatus(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("run: got %v, want nil", err)
+			}
+			w.wantOpen(t, false)
+			w.putRow(t, b.Code, row) // for the checks of the test's end
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range order[1:] {
+				if order[i] == "check" && order[i+1] == "check" {
+					t.Errorf("order: got %v, want a sweep between two checks", order)
+					break
+				}
+			}
+		})
+	}
+}
+
+func TestRun_ReleasesPutOffInACheckAreOwedToo(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.lose(t, b)
+	w.Clock.Advance(3 * time.Minute)
+	unheard := &unheard{Ledger: w.Ledger}
+	unheard.times.Store(3)
+	w.deps.Ledger, w.deps.Every = unheard, time.Millisecond
+	released := make(chan struct{})
+	w.Faults.Before(bookingtest.OpReleaseRecord, func() { close(released) })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	runner := w.another(t)
+	go func() { ended <- runner.Run(ctx) }()
+	select {
+	case <-released:
+	case <-ctx.Done():
+		t.Error("record whose release was put off: got it kept for 20 s, want the check repeated")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("run: got %v, want nil", err)
+	}
+	w.Want(t, b, "", booking.StateReleased)
 }
 
 // Run checks at its start and when it is asked to, between sweeps.

@@ -180,17 +180,19 @@ func TestHole7_RepeatedReleaseIsNotAcknowledgedEither(t *testing.T) {
 	w := onPair(t)
 	b := w.Held(t, 1, "N1")
 	w.Clock.Advance(booking.DefaultHold)
-	hold := bookingtest.NewHold()
-	w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.Late(hold))
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	w.Faults.Before(bookingtest.OpRelease, func() { close(arrived); <-goOn })
+	w.Faults.Before(bookingtest.OpRelease, func() { // the replica was asked, and was there
+		if err := w.pair.Replicas[0].Freeze(); err != nil {
+			t.Error(err)
+		}
+	})
 	ended := w.inBackground(t, w.sweeper)
-	<-hold.Arrived()
-	if err := w.pair.Replicas[0].Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	<-arrived
 	if report, err := w.another(t).Sweep(t.Context()); err != nil || report["failed"] != 1 {
 		t.Errorf("first release: got %v, %v, want it not acknowledged", report, err)
 	}
-	hold.LetGo()
+	close(goOn)
 	if report := <-ended; report["failed"] != 1 {
 		t.Errorf("second release: got %v, want it not acknowledged", report)
 	}

@@ -36,9 +36,12 @@ type Ledger interface {
 	Release(ctx context.Context, code, attempt string) error
 	Postpone(ctx context.Context, code, attempt string, seen booking.Phase, d time.Duration, count booking.Count) error
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
-	// ReleasesPutOff: replicas do not acknowledge, or only just do again, so payers
-	// may not have been able to pay.
+	// ReleasesPutOff: as far as this process has heard, replicas do not acknowledge,
+	// or only just do again, so payers may not have been able to pay.
 	ReleasesPutOff() bool
+	// Acknowledges asks the replicas by a write of its own; booking.ErrNotAcknowledged
+	// when too few confirm it.
+	Acknowledges(ctx context.Context) error
 	Census
 }
 
@@ -54,14 +57,20 @@ type Gateway interface {
 type Settler interface {
 	Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error
 	Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error
+	// ReleaseRecord is booking.ErrAnnounced, as Refuse may be, when the record's
+	// execute_at is not rec's.
 	ReleaseRecord(ctx context.Context, rec booking.Record, reason string) error
+	// Resume writes a paid row's record.
 	Resume(ctx context.Context, code string, row booking.Row) error
+	// SendMail sends a paid row's mail. booking.ErrUnsendable: a person must act; after
+	// any other error a later call sends it.
+	SendMail(ctx context.Context, code, attempt string) error
 }
 
 // Store puts a record if the attempt has none, and notes execute calls in it.
 // Safe to repeat. The cross-check scans its records.
 type Store interface {
-	Announce(ctx context.Context, r booking.Record, at time.Time) error
+	Announce(ctx context.Context, r booking.Record, at time.Time) (booking.Record, error)
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
@@ -97,7 +106,7 @@ type Reconciler struct {
 	Deps
 	limit   *rate.Limiter
 	metrics *metrics
-	outage  atomic.Bool // said in this sweep or check
+	round   *round // the sweep or check at work
 	hint    chan struct{}
 	seen    memory       // of the last cross-check
 	counted map[Kind]int // by the last cross-check
@@ -110,6 +119,7 @@ const (
 	retryOutage  = time.Minute      // after the whole gateway could not be reached
 	doubtAgain   = 10 * time.Minute // in doubt, and after three answers that never came
 	lapseMargin  = time.Minute      // a payment is created within this after admission
+	probeTimeout = 2 * time.Second  // whether the replicas acknowledge
 	missLimit    = 3
 
 	// A list call reads this many widths of rows; after that many widths of failures
@@ -154,9 +164,14 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.Log.ErrorContext(ctx, "sweep did not finish; the next one goes on", "error", err)
 		}
 	}
+	// A check that could not finish, because a new primary has no replica yet for
+	// example, has not done what it was asked for: it is owed until one has.
+	owed := false
 	check := func() {
-		if _, err := r.CrossCheck(ctx); err != nil && ctx.Err() == nil {
-			r.Log.ErrorContext(ctx, "cross-check did not finish; the next one looks again", "error", err)
+		out, err := r.CrossCheck(ctx)
+		owed = err != nil || out.Actions[putOff] > 0
+		if err != nil && ctx.Err() == nil {
+			r.Log.ErrorContext(ctx, "cross-check did not finish; it is repeated after the next sweep", "error", err)
 		}
 	}
 	sweep()
@@ -167,6 +182,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			sweep()
+			if owed {
+				check()
+			}
 		case <-checks.C:
 			check()
 		case <-r.hint:
@@ -178,15 +196,78 @@ func (r *Reconciler) Run(ctx context.Context) error {
 // Report counts what a sweep did, by action.
 type Report map[string]int
 
+// Actions that more than one place knows.
+const (
+	putOff     = "put_off"
+	damaged    = "damaged"
+	mailFailed = "mail_failed"
+)
+
+// round is what one sweep or check has learnt that holds for all of it.
+type round struct {
+	outage atomic.Bool // of the gateway, and it was said
+	// acknowledged asks the replicas, the first time it is called.
+	acknowledged func() error
+	unsent       atomic.Int64 // mails in a row
+
+	mu       sync.Mutex
+	troubles map[string]trouble // by action
+}
+
+// trouble is what befell many and is said once.
+type trouble struct {
+	n     int
+	first error
+}
+
+func (r *Reconciler) newRound(ctx context.Context) *round {
+	return &round{troubles: map[string]trouble{}, acknowledged: sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+		defer cancel()
+		err := r.Ledger.Acknowledges(ctx)
+		if err != nil {
+			r.Log.ErrorContext(ctx, "replicas do not acknowledge: seats past their deadline are kept meanwhile", "error", err)
+		}
+		return err
+	})}
+}
+
+func (r *round) note(action string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.troubles[action]
+	if t.n++; t.first == nil {
+		t.first = err
+	}
+	r.troubles[action] = t
+}
+
+// tell says what was noted.
+func (r *Reconciler) tell(ctx context.Context) {
+	if t := r.round.troubles[damaged]; t.n > 0 {
+		r.Log.ErrorContext(ctx, "due rows are missing or cannot be read: run the audit", "rows", t.n, "first", t.first)
+	}
+	if t := r.round.troubles[mailFailed]; t.n > 0 {
+		r.Log.WarnContext(ctx, "confirmation mails were not sent; later sweeps send them", "mails", t.n, "first", t.first)
+	}
+}
+
+// releasesPutOff tells whether held seats must be kept now. It has the replicas
+// asked, since this process may have admitted nobody, or have just begun.
+func (r *Reconciler) releasesPutOff() bool {
+	return r.round.acknowledged() != nil || r.Ledger.ReleasesPutOff()
+}
+
 // Sweep looks at every row that is due, the oldest look first. After the
 // sweep's budget it starts no more; rows at work finish on contexts of their
 // own, since money may move in them. A row that fails stays due, holds up no
-// other, and is counted in the report as "failed". The error says why the sweep
-// itself could not go on.
+// other, and is counted in the report as "failed"; many in a row end the sweep. A
+// row that is damaged or whose mail fails says nothing of the others: it is looked
+// at again later. The error says why the sweep itself could not go on.
 func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 	sweep, cancel := context.WithTimeout(ctx, r.Budget)
 	defer cancel()
-	r.outage.Store(false)
+	r.round = r.newRound(ctx)
 	var (
 		mu     sync.Mutex
 		report = Report{}
@@ -201,6 +282,9 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.ExecuteTimeout+rowTimeout)
 		defer cancel()
 		action, err := r.row(own, d, now)
+		if errors.Is(err, booking.ErrLedgerDamaged) {
+			action, err = r.setAside(own, d, err)
+		}
 		if err != nil {
 			action = "failed"
 			r.Log.WarnContext(ctx, "row was not finished", "attempt", d.Row.Attempt, "phase", string(d.Row.Phase), "error", err)
@@ -209,7 +293,10 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		report[action]++
-		if failed++; err == nil {
+		switch {
+		case err != nil:
+			failed++
+		case action != damaged:
 			failed = 0
 		}
 	}
@@ -223,6 +310,7 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		for atWork > 0 {
 			wait()
 		}
+		r.tell(ctx)
 		return report, err
 	}
 	for {
@@ -272,12 +360,7 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 		return r.undo(ctx, d)
 	}
 	if row.Phase == booking.PhasePaid {
-		err := r.Settler.Resume(ctx, d.Code, row)
-		if errors.Is(err, booking.ErrUnsendable) {
-			r.Log.ErrorContext(ctx, "confirmation mail cannot be sent: mend the address on file", "attempt", row.Attempt, "error", err)
-			return "unsendable", r.postpone(ctx, d, doubtAgain, booking.CountNothing)
-		}
-		return "resumed", err
+		return r.resume(ctx, d)
 	}
 	rec, err := r.record(ctx, d)
 	if err != nil {
@@ -293,7 +376,7 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 		if now.UnixMilli() < row.Deadline {
 			// Its record is not known to be ended; the row's own token gets the answer
 			// acknowledged again.
-			return "refused", r.Settler.Refuse(ctx, d.Code, rec, row.EndedBy, "")
+			return r.refuse(ctx, d, rec, row.EndedBy, "")
 		}
 		return r.lapsed(ctx, d, rec, now)
 	case booking.PhaseHeld:
@@ -302,6 +385,42 @@ func (r *Reconciler) row(ctx context.Context, d booking.DueRow, now time.Time) (
 		return r.paying(ctx, d, rec, now)
 	}
 	return "", fmt.Errorf("row is %q: %w", row.Phase, booking.ErrLedgerDamaged)
+}
+
+// setAside has a row that nobody can decide looked at later, so that it does not
+// crowd out the others.
+func (r *Reconciler) setAside(ctx context.Context, d booking.DueRow, cause error) (string, error) {
+	r.round.note(damaged, cause)
+	err := r.postpone(ctx, d, doubtAgain, booking.CountNothing)
+	if errors.Is(err, booking.ErrLedgerDamaged) {
+		err = nil // its look is put off all the same
+	}
+	return damaged, err
+}
+
+// resume finishes what is missing of a paid row. When so many mails have failed
+// in a row that the provider must be down, this round tries no more: a seat past
+// its deadline does not wait for mails.
+func (r *Reconciler) resume(ctx context.Context, d booking.DueRow) (string, error) {
+	if err := r.Settler.Resume(ctx, d.Code, d.Row); err != nil {
+		return "", err
+	}
+	// The row is looked at again in a minute, unless its mail is done now.
+	if r.round.unsent.Load() >= int64(r.Width) {
+		return "mail_put_off", nil
+	}
+	err := r.Settler.SendMail(ctx, d.Code, d.Row.Attempt)
+	switch {
+	case err == nil:
+		r.round.unsent.Store(0)
+		return "resumed", nil
+	case errors.Is(err, booking.ErrUnsendable):
+		r.Log.ErrorContext(ctx, "confirmation mail cannot be sent: mend the address on file", "attempt", d.Row.Attempt, "error", err)
+		return "unsendable", r.postpone(ctx, d, doubtAgain, booking.CountNothing)
+	}
+	r.round.unsent.Add(1)
+	r.round.note(mailFailed, err)
+	return mailFailed, nil
 }
 
 func (r *Reconciler) undo(ctx context.Context, d booking.DueRow) (string, error) {
@@ -316,14 +435,16 @@ func (r *Reconciler) undo(ctx context.Context, d booking.DueRow) (string, error)
 }
 
 // record puts the attempt's record if there is none, so that no payment can be
-// without a trace, and returns the record as it was ordered.
+// without a trace, and returns the record as it was ordered, with the execute_at
+// that it has now: what is asked of the gateway afterwards is younger than that.
 func (r *Reconciler) record(ctx context.Context, d booking.DueRow) (booking.Record, error) {
 	p, err := r.Ledger.PaymentOf(ctx, d.Row.Attempt)
 	if err != nil && !errors.Is(err, booking.ErrNotFound) && !errors.Is(err, booking.ErrUnreadable) {
 		return booking.Record{}, err
 	}
 	rec := d.Row.HeldRecord(d.Code, p.URL, p.Signature)
-	switch _, _, err := r.Store.PutHeld(ctx, rec); {
+	there, _, err := r.Store.PutHeld(ctx, rec)
+	switch {
 	case errors.Is(err, booking.ErrUnreadable):
 		// There is one, so the payment has its trace. It keeps no seat.
 		r.Log.ErrorContext(ctx, "record cannot be read: repair it; its seat goes the way of the row",
@@ -331,6 +452,7 @@ func (r *Reconciler) record(ctx context.Context, d booking.DueRow) (booking.Reco
 	case err != nil:
 		return booking.Record{}, fmt.Errorf("put record: %w", err)
 	}
+	rec.ExecuteAt = there.ExecuteAt
 	return rec, nil
 }
 
@@ -349,8 +471,8 @@ func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.R
 	if charge.Status == booking.ChargeCompleted {
 		return r.confirm(ctx, d, rec, charge)
 	}
-	if r.Ledger.ReleasesPutOff() {
-		return "put_off", nil
+	if r.releasesPutOff() {
+		return putOff, nil
 	}
 	switch err := r.Ledger.Release(ctx, d.Code, d.Row.Attempt); {
 	case err == nil:
@@ -361,7 +483,29 @@ func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.R
 	default:
 		return "", err
 	}
-	return "released", r.Settler.ReleaseRecord(ctx, rec, booking.ReasonLapsed)
+	return r.releaseRecord(ctx, rec)
+}
+
+// releaseRecord ends the record of a seat that was given back. An execute call
+// that was announced since the record was read leaves it as it is: the cross-check
+// looks again.
+func (r *Reconciler) releaseRecord(ctx context.Context, rec booking.Record) (string, error) {
+	err := r.Settler.ReleaseRecord(ctx, rec, booking.ReasonLapsed)
+	if errors.Is(err, booking.ErrAnnounced) {
+		r.Log.WarnContext(ctx, "record is kept: an execute call was announced meanwhile", "attempt", rec.Attempt, "error", err)
+		return "moved", nil
+	}
+	return "released", err
+}
+
+// refuse ends a payment that is over. When an execute call was announced since its
+// record was read, the row's next look reads it again.
+func (r *Reconciler) refuse(ctx context.Context, d booking.DueRow, rec booking.Record, token, gatewayCode string) (string, error) {
+	err := r.Settler.Refuse(ctx, d.Code, rec, token, gatewayCode)
+	if errors.Is(err, booking.ErrAnnounced) {
+		return "moved", nil
+	}
+	return "refused", err
 }
 
 // paying takes over a row whose execute call must have ended, then asks. It
@@ -379,23 +523,25 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	lapsed := now.Sub(time.UnixMilli(row.AdmittedAt)) > r.Lapse+lapseMargin
 	charge, err := r.query(ctx, rec.PaymentID)
 	switch {
-	case lapsed && charge.Status == booking.ChargeUnknown: // an answer, and not Completed
-		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+	case lapsed && charge.Status == booking.ChargeUnknown: // an answer, and not Completed; its release asks again
+		return r.refuse(ctx, d, rec, token, charge.Code)
 	case err != nil:
 		return r.missed(ctx, d, err)
 	case charge.Status == booking.ChargeCompleted:
 		return r.confirm(ctx, d, rec, charge)
 	case charge.Status == booking.ChargeRefused || lapsed:
-		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+		return r.refuse(ctx, d, rec, token, charge.Code)
 	}
 	// The gateway executes a payment at most once, so executing again ends most
 	// doubts: it pays, is refused, or hears that the payer has not finished.
-	if err := r.Store.Announce(ctx, rec, now); err != nil {
+	noted, err := r.Store.Announce(ctx, rec, now)
+	if err != nil {
 		if errors.Is(err, booking.ErrAlreadyPaid) || errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrOtherThanOrdered) {
 			return r.doubt(ctx, d, fmt.Errorf("record and row disagree: %w", err))
 		}
 		return "", fmt.Errorf("announce execute: %w", err)
 	}
+	rec.ExecuteAt = noted.ExecuteAt
 	call, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	charge, err = r.Gateway.Execute(call, rec.PaymentID)
@@ -407,11 +553,11 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	case charge.Status == booking.ChargeCompleted:
 		return r.confirm(ctx, d, rec, charge)
 	case charge.Status == booking.ChargeRefused:
-		return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+		return r.refuse(ctx, d, rec, token, charge.Code)
 	case charge.Status == booking.ChargeUnfinished:
 		first := row.UnfinishedAt
 		if first > 0 && now.Sub(time.UnixMilli(first)) >= unfinished {
-			return "refused", r.Settler.Refuse(ctx, d.Code, rec, token, charge.Code)
+			return r.refuse(ctx, d, rec, token, charge.Code)
 		}
 		return "unfinished", r.Ledger.Postpone(ctx, d.Code, row.Attempt, booking.PhasePaying, unfinished, booking.CountUnfinished)
 	}
@@ -439,7 +585,7 @@ func (r *Reconciler) missed(ctx context.Context, d booking.DueRow, cause error) 
 		return "", cause
 	}
 	if errors.Is(cause, booking.ErrNotSent) || errors.Is(cause, booking.ErrGatewayOutage) {
-		if r.outage.CompareAndSwap(false, true) {
+		if r.round.outage.CompareAndSwap(false, true) {
 			r.Log.ErrorContext(ctx, "gateway cannot be reached: seats past their deadline wait for its word", "error", cause)
 		}
 		return "outage", r.postpone(ctx, d, retryOutage, booking.CountNothing)
@@ -474,14 +620,18 @@ func (r *Reconciler) postpone(ctx context.Context, d booking.DueRow, by time.Dur
 // errNoTurn says that the fleet's rate left no time to ask: the row stays due.
 var errNoTurn = errors.New("no turn to ask the gateway in time")
 
-// query asks under the fleet's rate. An answer in doubt is no answer.
+// query asks under the fleet's rate. An answer that is not clear is an error, too.
 func (r *Reconciler) query(ctx context.Context, payment string) (booking.Charge, error) {
 	if err := r.limit.Wait(ctx); err != nil {
 		return booking.Charge{}, fmt.Errorf("%w: %w", errNoTurn, err)
 	}
 	c, err := r.Gateway.Query(ctx, payment)
-	if err == nil && c.Status == booking.ChargeUnknown {
-		return c, fmt.Errorf("query answered %s: %w", c.Code, booking.ErrInDoubt)
+	if err != nil {
+		return c, err
 	}
-	return c, err
+	switch c.Status {
+	case booking.ChargeCompleted, booking.ChargeRefused, booking.ChargeUnfinished, booking.ChargeOpen:
+		return c, nil
+	}
+	return c, fmt.Errorf("query answered %q, code %s: %w", c.Status, c.Code, booking.ErrInDoubt)
 }

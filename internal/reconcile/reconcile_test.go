@@ -3,14 +3,17 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
@@ -407,6 +410,67 @@ type resting struct{ reconcile.Ledger }
 
 func (resting) ReleasesPutOff() bool { return true }
 
+// unheard is a ledger of a process that has heard of no missing acknowledgement,
+// and whose replicas do not acknowledge so many times that it asks.
+type unheard struct {
+	reconcile.Ledger
+	times, asked atomic.Int64
+}
+
+func (u *unheard) Acknowledges(context.Context) error {
+	if u.asked.Add(1) <= u.times.Load() {
+		return booking.ErrNotAcknowledged
+	}
+	return nil
+}
+
+func (*unheard) ReleasesPutOff() bool { return false }
+
+func TestLapsed_ReplicasAreAskedOnceASweepBeforeAnythingIsReleased(t *testing.T) {
+	w := inProcess(t)
+	all := []bookingtest.Booking{w.Held(t, 1, "N1"), w.Held(t, 2, "N1"), w.Held(t, 3, "N2")}
+	u := &unheard{Ledger: w.Ledger}
+	u.times.Store(1)
+	w.deps.Ledger = u
+	w.sweeper = w.another(t)
+	w.wantSweep(t, 0)
+	if n := u.asked.Load(); n != 0 {
+		t.Errorf("questions to the replicas of a sweep without a release: got %d, want 0", n)
+	}
+	w.wantSweep(t, booking.DefaultHold, "put_off", "put_off", "put_off")
+	for _, b := range all {
+		w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
+	}
+	if n := u.asked.Load(); n != 1 {
+		t.Errorf("questions to the replicas: got %d, want 1", n)
+	}
+	if got := w.log.take(); len(got) != 1 || !strings.Contains(got[0], "replicas do not acknowledge") {
+		t.Errorf("errors in the log: got %q, want one that says so", got)
+	}
+	w.wantSweep(t, 0, "released", "released", "released")
+	if n := u.asked.Load(); n != 2 {
+		t.Errorf("questions to the replicas after the next sweep: got %d, want 2", n)
+	}
+}
+
+// The same of a real pair: this process has admitted, released and heard nothing
+// since its replica went.
+func TestLapsed_NothingIsReleasedWithoutAReplica(t *testing.T) {
+	w := onPair(t)
+	b := w.Held(t, 1, "N1")
+	if err := w.pair.Replicas[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSweep(t, booking.DefaultHold, "put_off")
+	w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
+	if n := w.Faults.Calls(bookingtest.OpRelease); n != 0 {
+		t.Errorf("releases tried: got %d, want 0", n)
+	}
+	if err := w.pair.Replicas[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPaying_AnnouncesItsExecuteCall(t *testing.T) {
 	w := inProcess(t)
 	b := w.Paying(t, 1, "N1", "payer", payingLength)
@@ -640,9 +704,11 @@ func TestPaid_FinishesRecordAndMail(t *testing.T) {
 func TestRelease_NotAcknowledgedLeavesTheRecord(t *testing.T) {
 	w := onPair(t)
 	b := w.Held(t, 1, "N1")
-	if err := w.pair.Replicas[0].Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	w.Faults.Before(bookingtest.OpRelease, func() {
+		if err := w.pair.Replicas[0].Freeze(); err != nil {
+			t.Error(err)
+		}
+	})
 	w.wantSweep(t, booking.DefaultHold, "failed")
 	// The primary has let the seat go, and a failover may bring it back: the record
 	// says HELD until the cross-check has an acknowledged answer.
@@ -764,11 +830,140 @@ func TestUnreadableRow_DoesNotStopTheOthers(t *testing.T) {
 	if err := w.rdb.HSet(t.Context(), prefix+"adm:seen", bookingtest.Code(2), "{nothing").Err(); err != nil {
 		t.Fatal(err)
 	}
-	w.wantSweep(t, booking.DefaultHold, "released", "failed")
+	w.wantSweep(t, booking.DefaultHold, "released", "damaged")
 	if got := w.State(t, b); got != booking.StateReleased {
 		t.Errorf("record of the readable one: got %s, want RELEASED", got)
 	}
-	w.wantSweep(t, time.Minute, "failed") // it stays due
+	w.wantSweep(t, 9*time.Minute)
+	w.wantSweep(t, time.Minute, "damaged")
+}
+
+// However many due rows are missing or damaged, and however long they have been
+// due, the others are looked at in the same sweep.
+func TestDamagedRows_DoNotStarveTheOthers(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.log.take()
+	const n = 40 // more in a row than end a sweep
+	for i := range n {
+		code := fmt.Sprintf("X%03d", i)
+		if i%2 == 0 {
+			text := []string{"{nothing", `{}`, `{"attempt":"a","level":"N1","phase":"held","deadline":"soon"}`, `{"attempt":"a","level":"N1","phase":"gone"}`}[i/2%4]
+			w.rdb.HSet(t.Context(), prefix+"adm:seen", code, text)
+		}
+		w.rdb.ZAdd(t.Context(), prefix+"adm:due", redis.Z{Score: 1, Member: code})
+	}
+	report := w.sweep(t, booking.DefaultHold)
+	if want := (reconcile.Report{"damaged": n, "released": 1}); !maps.Equal(want, report) {
+		t.Errorf("sweep: got %v, want %v", report, want)
+	}
+	if got := w.State(t, b); got != booking.StateReleased {
+		t.Errorf("record of the readable one: got %s, want RELEASED", got)
+	}
+	if got := w.log.take(); len(got) != 1 || !strings.Contains(got[0], "run the audit") {
+		t.Errorf("errors in the log: got %q, want one for all of them", got)
+	}
+	if got := w.sweep(t, 9*time.Minute); len(got) != 0 {
+		t.Errorf("sweep nine minutes later: got %v, want nothing due", got)
+	}
+	if got := w.sweep(t, time.Minute); got["damaged"] != n {
+		t.Errorf("sweep ten minutes later: got %v, want them looked at again", got)
+	}
+}
+
+// Rows damaged beyond what the scripts say: the seat of a level that is not sold.
+func TestDamagedRow_OfALevelThatIsNotSoldIsSetAside(t *testing.T) {
+	w := inProcess(t)
+	held, fresh := w.Held(t, 1, "N1"), w.Admit(t, 2, "N1")
+	for code, row := range map[string]booking.Row{held.Code: w.Row(t, held.Code), bookingtest.Code(2): fresh} {
+		row.Level = "N9"
+		w.putRow(t, code, row)
+	}
+	w.wantSweep(t, booking.DefaultHold, "damaged", "damaged")
+	w.wantSweep(t, 9*time.Minute)
+	w.wantSweep(t, time.Minute+time.Second, "damaged", "damaged")
+}
+
+// What was learnt of a payment before its execute call was announced ends no
+// record.
+func TestLapsed_RecordAnnouncedMeanwhileIsKept(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.Faults.Before(bookingtest.OpReleaseRecord, func() { w.announce(t, b) })
+	w.wantSweep(t, booking.DefaultHold, "moved")
+	w.Want(t, b, "", booking.StateHeld)
+	w.Books.Check(t)
+	w.check(t, time.Minute) // which knows of the announcement
+	w.Want(t, b, "", booking.StateHeld)
+}
+
+// A payment that was announced, and whose payer had not finished, is released at
+// its deadline all the same: the answer is younger than the announcement.
+func TestLapsed_RecordAnnouncedBeforeIsEnded(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	if err := w.settler.Return(t.Context(), b.Code, b.Attempt, b.Payment.ID); err != nil {
+		t.Fatal(err)
+	}
+	w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
+	w.wantSweep(t, booking.DefaultHold, "released")
+	w.wantReleased(t, b, 1)
+}
+
+// A refusal whose record was announced meanwhile is finished by the next look,
+// which reads the record again.
+func TestRefused_RecordAnnouncedMeanwhileIsReadAgain(t *testing.T) {
+	w := inProcess(t)
+	b := w.Paying(t, 1, "N1", "payer", payingLength)
+	w.Gateway.Refuse(b.Payment.ID, "2023")
+	w.Faults.Before(bookingtest.OpReleaseRecord, func() { w.Clock.Advance(time.Second); w.announce(t, b) })
+	w.wantSweep(t, payingLength, "moved")
+	w.Want(t, b, booking.PhaseRefused, booking.StateHeld)
+	w.wantSweep(t, time.Minute, "refused")
+	w.Want(t, b, booking.PhaseRefused, booking.StateReleased)
+	w.Books.CheckAtRest(t)
+}
+
+// A mail provider that is down holds up no seat, however many mails it owes.
+func TestPaid_MailOutageHoldsUpNoRelease(t *testing.T) {
+	w := inProcess(t)
+	w.deps.Width = 1
+	w.sweeper = w.another(t)
+	w.Faults.Always(bookingtest.OpMail, bookingtest.Lost)
+	var paid []bookingtest.Booking
+	for i := range 4 {
+		b := w.Held(t, i+1, []string{"N1", "N2"}[i%2])
+		w.Gateway.Finish(b.Payment.ID)
+		if err := w.settler.Return(t.Context(), b.Code, b.Attempt, b.Payment.ID); err != nil {
+			t.Fatal(err)
+		}
+		paid = append(paid, b)
+	}
+	w.Background.Wait()
+	lapsed := w.Held(t, 5, "N2")
+	tried := w.Faults.Calls(bookingtest.OpMail)
+	w.log.take()
+	// The mails have been due for longer than the seat.
+	w.wantSweep(t, booking.DefaultHold, "mail_failed", "mail_put_off", "mail_put_off", "mail_put_off", "released")
+	w.Want(t, lapsed, "", booking.StateReleased)
+	if n := w.Faults.Calls(bookingtest.OpMail) - tried; n != 1 {
+		t.Errorf("mails tried by one worker: got %d, want 1", n)
+	}
+	if got := w.log.takeWarnings(); len(got) != 1 || !strings.Contains(got[0], "mails were not sent") {
+		t.Errorf("warnings: got %q, want one for all mails", got)
+	}
+	if got := w.log.take(); len(got) != 0 {
+		t.Errorf("errors in the log: got %q, want none", got)
+	}
+	w.wantSweep(t, 50*time.Second) // each mail waits, and nothing else
+	w.Faults.Always(bookingtest.OpMail, bookingtest.None)
+	for range 4 { // claims must end
+		w.sweep(t, time.Minute)
+	}
+	for _, b := range paid {
+		w.Want(t, b, booking.PhasePaid, booking.StatePaid)
+	}
+	w.Books.CheckAtRest(t)
 }
 
 // A record that cannot be read keeps no seat: five are free all the same, loudly.
@@ -831,10 +1026,14 @@ func TestSweep_RowsThatHangHoldUpNoOther(t *testing.T) {
 	}
 	sale := bookingtest.Sale()
 	sale.Cap, sale.Levels[0].Cap = rows, rows
-	if err := w.Ledger.Restore(t.Context(), all, true); err != nil {
+	token, err := w.Ledger.BeginRebuild(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Ledger.ApplySale(t.Context(), sale, bookingtest.Epoch, false); err != nil {
+	if err := w.Ledger.Restore(t.Context(), token, all); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Ledger.FinishRebuild(t.Context(), sale, bookingtest.Epoch, token); err != nil {
 		t.Fatal(err)
 	}
 	w.Clock.Advance(time.Minute)

@@ -49,10 +49,11 @@ type world struct {
 	path    string          // of the booking store
 }
 
-// logbook keeps the messages that were logged as errors.
+// logbook keeps the messages that were logged as errors and as warnings.
 type logbook struct {
-	mu     sync.Mutex
-	errors []string
+	mu       sync.Mutex
+	errors   []string
+	warnings []string
 }
 
 func (l *logbook) Enabled(context.Context, slog.Level) bool { return true }
@@ -61,10 +62,22 @@ func (l *logbook) WithGroup(string) slog.Handler            { return l }
 func (l *logbook) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.Level >= slog.LevelError {
+	switch r.Level {
+	case slog.LevelError:
 		l.errors = append(l.errors, r.Message)
+	case slog.LevelWarn:
+		l.warnings = append(l.warnings, r.Message)
 	}
 	return nil
+}
+
+// takeWarnings returns the warnings since the last call of this or of take.
+func (l *logbook) takeWarnings() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.warnings
+	l.warnings = nil
+	return out
 }
 
 // take returns the errors since the last call.
@@ -72,7 +85,7 @@ func (l *logbook) take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	out := l.errors
-	l.errors = nil
+	l.errors, l.warnings = nil, nil
 	return out
 }
 

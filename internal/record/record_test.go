@@ -316,7 +316,7 @@ func TestRun_AttemptThatHasARecordIsDone(t *testing.T) {
 		if err != nil {
 			t.Fatalf("MarkPaid: %v", err)
 		}
-		if err := b.store.Release(ctx, released.CandidateHash, released.Attempt, released.PaymentID, "lapsed", time.Now()); err != nil {
+		if err := b.store.Release(ctx, released, "lapsed", time.Now()); err != nil {
 			t.Fatalf("Release: %v", err)
 		}
 		wantReleased, err := b.store.Record(ctx, released.CandidateHash, released.Attempt)

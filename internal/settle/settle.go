@@ -51,8 +51,10 @@ type Gateway interface {
 type Store interface {
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
-	Announce(ctx context.Context, r booking.Record, at time.Time) error
-	Release(ctx context.Context, candidateHash, attempt, payment, reason string, at time.Time) error
+	// Announce returns the record with the execute_at that this call gave it.
+	Announce(ctx context.Context, r booking.Record, at time.Time) (booking.Record, error)
+	// Release is booking.ErrAnnounced when the record's execute_at is not the seen one.
+	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, payment string) (booking.Record, error)
 	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
@@ -105,6 +107,7 @@ const PayingMargin = 5 * time.Second
 const (
 	stepTimeout = 2 * time.Second  // one ledger step, retries included
 	workTimeout = 10 * time.Second // record and mail of one booking
+	sendTimeout = 5 * time.Second  // the mail provider's answer
 	mailLease   = 2 * time.Minute
 
 	mailSentTries = 3
@@ -186,9 +189,11 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 		return err
 	}
 	// The record outlives a lost Redis: a rebuild must know that money may move.
-	if err := s.Store.Announce(ctx, rec, s.Now()); err != nil {
+	noted, err := s.Store.Announce(ctx, rec, s.Now())
+	if err != nil {
 		return errors.Join(fmt.Errorf("announce execute: %w", err), s.endPay(ctx, code, attempt, token, booking.PhaseHeld))
 	}
+	rec.ExecuteAt = noted.ExecuteAt
 	// From here money may move: the row is 'paying' until its end, whatever
 	// becomes of this process.
 	call, cancelCall := context.WithDeadline(ctx, end)
@@ -220,7 +225,8 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 // Refuse ends a payment that the gateway finally refused: the row, acknowledged,
 // then the record, and only then may the candidate start another. The seat stays
 // theirs until the deadline. Safe to repeat with the same token: a sweep finishes
-// what broke off, without the gateway's code.
+// what broke off, without the gateway's code. rec is as it was read before the
+// gateway's answer; see ReleaseRecord.
 func (s *Service) Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error {
 	if err := s.endPay(ctx, code, rec.Attempt, token, booking.PhaseRefused); err != nil {
 		return err
@@ -243,15 +249,16 @@ func (s *Service) Refuse(ctx context.Context, code string, rec booking.Record, t
 // ReleaseRecord ends the record of an attempt that, by an acknowledged answer,
 // owns no seat or whose payment is over. A record that the worker has not
 // written yet is put first, so that the late message finds it ended. A record
-// that is paid or carries another payment is left as it is, and said so. Safe to
-// repeat.
+// that is paid or carries another payment is left as it is, and said so; one whose
+// execute_at is not rec's too, as booking.ErrAnnounced: what the caller knows is
+// older than an announced execute call. Safe to repeat.
 func (s *Service) ReleaseRecord(ctx context.Context, rec booking.Record, reason string) error {
-	err := s.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, reason, s.Now())
+	err := s.Store.Release(ctx, rec, reason, s.Now())
 	if errors.Is(err, booking.ErrNotFound) {
 		if _, _, err := s.Store.PutHeld(ctx, rec); err != nil {
 			return fmt.Errorf("put record to release: %w", err)
 		}
-		err = s.Store.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, reason, s.Now())
+		err = s.Store.Release(ctx, rec, reason, s.Now())
 	}
 	if err != nil {
 		return fmt.Errorf("release record: %w", err)
@@ -286,7 +293,7 @@ func (s *Service) Confirm(ctx context.Context, code string, rec booking.Record, 
 	if !s.Background.Go(func() {
 		mail, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
 		defer cancel()
-		if err := s.mail(mail, code, paid); err != nil {
+		if err := s.SendMail(mail, code, rec.Attempt); err != nil {
 			s.Log.WarnContext(mail, "confirmation mail is sent by a later sweep", "attempt", rec.Attempt, "error", err)
 		}
 	}) {
@@ -295,8 +302,8 @@ func (s *Service) Confirm(ctx context.Context, code string, rec booking.Record, 
 	return nil
 }
 
-// Resume finishes what is missing of a paid row: it settles again, so that the
-// answer is acknowledged, then writes the record and sends the mail.
+// Resume writes the record of a paid row: it settles again, so that the answer is
+// acknowledged. Its mail, if it is missing, is SendMail's. Safe to repeat.
 func (s *Service) Resume(ctx context.Context, code string, row booking.Row) error {
 	step, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -309,10 +316,7 @@ func (s *Service) Resume(ctx context.Context, code string, row booking.Row) erro
 		return err
 	}
 	paid := booking.Paid{Record: rec, Transaction: row.Transaction, PaidAt: time.UnixMilli(row.PaidAt).UTC()}
-	if err := s.record(ctx, code, paid); err != nil {
-		return err
-	}
-	return s.mail(ctx, code, paid)
+	return s.record(ctx, code, paid)
 }
 
 func (s *Service) record(ctx context.Context, code string, p booking.Paid) error {
@@ -325,28 +329,31 @@ func (s *Service) record(ctx context.Context, code string, p booking.Paid) error
 	return nil
 }
 
-// mail sends the confirmation under a lease in the record, so that two processes
-// do not both send it. An error that is booking.ErrUnsendable is for a person.
-func (s *Service) mail(ctx context.Context, code string, p booking.Paid) error {
-	rec := p.Record
-	there, err := s.Store.Record(ctx, rec.CandidateHash, rec.Attempt)
-	if err != nil {
+// SendMail sends the confirmation of a record that is PAID, if it has not been
+// sent, under a lease in the record, so that two processes do not both send it,
+// and tells the ledger. nil also while another sender is at work. An error that is
+// booking.ErrUnsendable is for a person; after any other a later call sends it.
+func (s *Service) SendMail(ctx context.Context, code, attempt string) error {
+	rec, err := s.Store.Record(ctx, booking.CandidateHash(code), attempt)
+	switch {
+	case err != nil:
 		return fmt.Errorf("read the record's mail state: %w", err)
+	case rec.State != booking.StatePaid:
+		return fmt.Errorf("mail of a record that is %s", rec.State)
 	}
-	if there.Mail != booking.MailSent {
-		mine, err := s.sendMail(ctx, code, p)
+	if rec.Mail != booking.MailSent {
+		mine, err := s.send(ctx, code, rec)
 		if err != nil || !mine {
 			return err // another sender is at work; the next look sees its end
 		}
 	}
-	if err := s.Ledger.MailDone(ctx, code, rec.Attempt); err != nil {
+	if err := s.Ledger.MailDone(ctx, code, attempt); err != nil {
 		return fmt.Errorf("mark mail done: %w", err)
 	}
 	return nil
 }
 
-func (s *Service) sendMail(ctx context.Context, code string, p booking.Paid) (mine bool, err error) {
-	rec := p.Record
+func (s *Service) send(ctx context.Context, code string, rec booking.Record) (mine bool, err error) {
 	to, err := s.Ledger.Email(ctx, code)
 	if errors.Is(err, booking.ErrNotFound) {
 		s.mails.WithLabelValues("no_address").Inc()
@@ -365,8 +372,9 @@ func (s *Service) sendMail(ctx context.Context, code string, p booking.Paid) (mi
 	if err != nil || !mine {
 		return false, err
 	}
-	rec.State, rec.Transaction, rec.PaidAt = booking.StatePaid, p.Transaction, p.PaidAt
-	err = s.Mailer.Send(ctx, booking.Mail{
+	call, cancel := context.WithTimeout(ctx, sendTimeout) // a provider that hangs holds up no seat
+	defer cancel()
+	err = s.Mailer.Send(call, booking.Mail{
 		To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
 	})
 	if err != nil {

@@ -48,12 +48,11 @@ func TestReturn_CompletedPaymentIsAPaidSeat(t *testing.T) {
 	if diff := cmp.Diff(want, rec); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
-	want.Mail = booking.MailNone // the mail tells of the booking, not of itself
+	want.Mail = booking.MailDue
 	mail := booking.Mail{
 		To: bookingtest.Email(1), Sale: "demo", LevelName: "N1 Advanced",
 		BookingURL: "https://sale.test/result?booking=" + b.Code + b.Attempt, Record: want,
 	}
-	mail.Record.TTL, mail.Record.ExecuteAt = w.Mailer.Sent()[0].Record.TTL, time.Time{} // say nothing to a reader
 	if diff := cmp.Diff(mail, w.Mailer.Sent()[0]); diff != "" {
 		t.Errorf("mail (-want +got):\n%s", diff)
 	}
@@ -632,6 +631,58 @@ func TestMail_ProviderDownForTenMinutesSendsOnce(t *testing.T) {
 	w.wantPaid(t, b)
 }
 
+// patience tells how long each send may take.
+type patience struct {
+	*bookingtest.Mailer
+	left chan time.Duration
+}
+
+func (p patience) Send(ctx context.Context, mail booking.Mail) error {
+	until, limited := ctx.Deadline()
+	if !limited {
+		until = time.Now().Add(time.Hour)
+	}
+	p.left <- time.Until(until)
+	return p.Mailer.Send(ctx, mail)
+}
+
+// A provider that hangs does not keep a worker of the sweep from the seats: it has
+// less time than the rest of a row's work.
+func TestMail_ProviderHasFiveSeconds(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.Background.Drain()
+	if err := w.paysAndReturns(t, b); err != nil {
+		t.Fatalf("return: %v", err)
+	}
+	left := make(chan time.Duration, 1)
+	s, err := settle.New(settle.Deps{
+		Ledger: w.Ledger, Gateway: w.Gateway, Store: w.Store, Mailer: patience{w.Mailer, left}, Sale: w.Ledger, Background: w.Background,
+		BookingURL:     func(code, attempt string) string { return code + attempt },
+		ExecuteTimeout: executeTimeout, Now: w.Clock.Now, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SendMail(t.Context(), b.Code, b.Attempt); err != nil {
+		t.Fatalf("send mail: %v", err)
+	}
+	if got := <-left; got > 5*time.Second {
+		t.Errorf("time of one send: got %s, want at most 5s", got)
+	}
+	w.wantPaid(t, b)
+}
+
+// A mail tells of a booking that is paid, by its record.
+func TestMail_OfARecordThatIsNotPaidIsNotSent(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	if err := w.settler.SendMail(t.Context(), b.Code, b.Attempt); err == nil {
+		t.Error("mail of a held record: got nil, want an error")
+	}
+	w.wantMails(t, b, 0)
+}
+
 func TestMail_SenderThatDiedIsReplacedWhenItsClaimEnds(t *testing.T) {
 	w := inProcess(t)
 	b := w.Held(t, 1, "N1")
@@ -663,6 +714,9 @@ func TestMail_TwoSweepsAtOnceSendOne(t *testing.T) {
 		all.Go(func() {
 			if err := w.settler.Resume(t.Context(), b.Code, row); err != nil {
 				t.Errorf("resume: %v", err)
+			}
+			if err := w.settler.SendMail(t.Context(), b.Code, b.Attempt); err != nil {
+				t.Errorf("send mail: %v", err)
 			}
 		})
 	}
@@ -792,6 +846,21 @@ func TestConfirm_RecordFollowsTheLedgerFromReleased(t *testing.T) {
 	}
 	w.Background.Wait()
 	w.wantPaid(t, b)
+}
+
+// What is known of a payment before its execute call was announced ends no record.
+func TestReleaseRecord_NeverEndsWhatWasAnnouncedMeanwhile(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	noted, err := w.Store.Announce(t.Context(), b.Record, w.Clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "read before the announcement", w.settler.ReleaseRecord(t.Context(), b.Record, "test"), booking.ErrAnnounced)
+	w.Want(t, b, booking.PhaseHeld, booking.StateHeld)
+	if err := w.settler.ReleaseRecord(t.Context(), noted, "test"); err != nil {
+		t.Errorf("read after it: got %v, want nil", err)
+	}
 }
 
 func TestReleaseRecord_NeverEndsWhatIsPaidOrAnothers(t *testing.T) {

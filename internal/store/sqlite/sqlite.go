@@ -1,10 +1,12 @@
 // Package sqlite keeps booking records, one per attempt, in a SQLite file: the
-// local profile's booking store. Several processes may have the file open.
+// local profile's booking store. Beside them are the refunds, one per transaction,
+// and the gateway's notifications. Several processes may have the file open.
 //
 // A record is its JSON (docs/shapes.md) under its key; every change is one
 // transaction that reads the record and writes it on condition of what it saw,
 // and is on disk before the call returns. Records are never deleted: TTL is
-// kept for the drivers whose housekeeping uses it.
+// kept for the drivers whose housekeeping uses it. Refunds and notifications are
+// kept in the same way.
 //
 // Fail mode: closed. What cannot be written or read is an error and changes
 // nothing; a record that is there but cannot be read is booking.ErrUnreadable
@@ -53,7 +55,7 @@ func schema() sqlitedb.Schema {
 		) STRICT, WITHOUT ROWID;
 		CREATE INDEX records_by_payment ON records (payment_id);
 		CREATE TABLE probes (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
-	`}}
+	`, refundTables, notificationTables}}
 }
 
 // Close closes the file when the writes at work are finished. Safe to repeat.
@@ -146,62 +148,98 @@ func (s *Store) MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, e
 }
 
 // Announce notes on the attempt's HELD record that an execute call is about to
-// be sent, putting the record if there is none. Repeated it notes the later time.
-// The error is ErrAlreadyPaid, ErrNotOwner (the record is RELEASED) or
-// ErrOtherThanOrdered (another payment), and the call must not be sent.
-func (s *Store) Announce(ctx context.Context, rec booking.Record, at time.Time) error {
+// be sent, putting the record if there is none, and returns the record as it is
+// then. The time noted is never an earlier one, and is another for each
+// announcement, since Release tells them apart by it; a repeat with the time that
+// is noted changes nothing. The error is ErrAlreadyPaid, ErrNotOwner (the record
+// is RELEASED) or ErrOtherThanOrdered (another payment), and the call must not be
+// sent.
+func (s *Store) Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error) {
 	if err := validHeld(rec); err != nil {
-		return fmt.Errorf("announce execute: %w", err)
+		return booking.Record{}, fmt.Errorf("announce execute: %w", err)
 	}
-	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+	noted, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (booking.Record, error) {
 		have, err := load(tx, rec.CandidateHash, rec.Attempt)
 		switch {
 		case errors.Is(err, booking.ErrNotFound):
 			have = rec
 		case err != nil:
-			return struct{}{}, err
+			return booking.Record{}, err
 		case have.PaymentID != rec.PaymentID:
-			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", have.PaymentID, rec.PaymentID, booking.ErrOtherThanOrdered)
+			return booking.Record{}, fmt.Errorf("record carries payment %s, not %s: %w", have.PaymentID, rec.PaymentID, booking.ErrOtherThanOrdered)
 		case have.State == booking.StatePaid:
-			return struct{}{}, booking.ErrAlreadyPaid
+			return booking.Record{}, booking.ErrAlreadyPaid
 		case have.State == booking.StateReleased:
-			return struct{}{}, booking.ErrNotOwner
+			return booking.Record{}, booking.ErrNotOwner
 		}
-		if at.After(have.ExecuteAt) {
-			have.ExecuteAt = at.UTC()
+		if at.Before(have.ExecuteAt) { // by a clock that is behind
+			at = have.ExecuteAt.Add(time.Millisecond)
 		}
-		_, err = save(tx, have)
-		return struct{}{}, err
+		have.ExecuteAt = at
+		return save(tx, have)
 	})
 	if err != nil {
-		return fmt.Errorf("announce execute of %s: %w", key(rec.CandidateHash, rec.Attempt), err)
+		return booking.Record{}, fmt.Errorf("announce execute of %s: %w", key(rec.CandidateHash, rec.Attempt), err)
 	}
-	return nil
+	return noted, nil
 }
 
-// Release moves the attempt's record from HELD to RELEASED if it carries this
-// payment, with the reason and with ReleasedTTL counted from at. Nil also when
-// it is RELEASED already, and then reason and TTL stay. Otherwise ErrNotFound,
-// ErrOtherThanOrdered (another payment) or ErrAlreadyPaid, and nothing changes.
-func (s *Store) Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error {
+// Release moves a record from HELD to RELEASED, with the reason and with
+// ReleasedTTL counted from at, if it still carries the payment and the execute_at
+// that were seen. Nil also when it is RELEASED already, and then reason and TTL
+// stay. Otherwise ErrNotFound, ErrOtherThanOrdered (another payment),
+// ErrAlreadyPaid or ErrAnnounced (an execute call was announced since), and
+// nothing changes.
+func (s *Store) Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error {
 	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
-		rec, err := load(tx, candidateHash, attempt)
+		rec, err := load(tx, seen.CandidateHash, seen.Attempt)
 		switch {
 		case err != nil:
 			return struct{}{}, err
-		case rec.PaymentID != paymentID:
-			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", rec.PaymentID, paymentID, booking.ErrOtherThanOrdered)
+		case rec.PaymentID != seen.PaymentID:
+			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", rec.PaymentID, seen.PaymentID, booking.ErrOtherThanOrdered)
 		case rec.State == booking.StatePaid:
 			return struct{}{}, booking.ErrAlreadyPaid
 		case rec.State == booking.StateReleased:
 			return struct{}{}, nil
+		case !rec.ExecuteAt.Equal(seen.ExecuteAt):
+			return struct{}{}, booking.ErrAnnounced
 		}
 		rec.State, rec.Reason, rec.TTL = booking.StateReleased, reason, booking.ReleasedTTL(at)
 		_, err = save(tx, rec)
 		return struct{}{}, err
 	})
 	if err != nil {
-		return fmt.Errorf("release record %s: %w", key(candidateHash, attempt), err)
+		return fmt.Errorf("release record %s: %w", key(seen.CandidateHash, seen.Attempt), err)
+	}
+	return nil
+}
+
+// Extend moves the deadline of a HELD record later, and its TTL, if it has one,
+// with it. A deadline that is not later than the record's changes nothing, so
+// that neither a repeat nor a delay takes time back. Nil also when there is no
+// record yet, which is then put with the deadline it was queued with and extended
+// by a repeat, and when the attempt has ended.
+func (s *Store) Extend(ctx context.Context, candidateHash, attempt string, deadline time.Time) error {
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		rec, err := load(tx, candidateHash, attempt)
+		switch {
+		case errors.Is(err, booking.ErrNotFound):
+			return struct{}{}, nil
+		case err != nil:
+			return struct{}{}, err
+		case rec.State != booking.StateHeld || !deadline.After(rec.Deadline):
+			return struct{}{}, nil
+		}
+		rec.Deadline = deadline
+		if ttl := booking.HeldTTL(deadline); !rec.TTL.IsZero() && ttl.After(rec.TTL) {
+			rec.TTL = ttl
+		}
+		_, err = save(tx, rec)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("extend record %s: %w", key(candidateHash, attempt), err)
 	}
 	return nil
 }
@@ -338,10 +376,12 @@ func (s *Store) Records(ctx context.Context) iter.Seq2[booking.Record, error] {
 	}
 }
 
-// Empty tells whether the store has no record at all, readable or not.
+// Empty tells whether the store has no record and no refund at all, readable or
+// not: whether nothing was ever sold. Notifications, which come for payments that
+// are not ours too, do not count.
 func (s *Store) Empty(ctx context.Context) (bool, error) {
 	var some bool
-	if err := s.db.Reader().QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM records)`).Scan(&some); err != nil {
+	if err := s.db.Reader().QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM records UNION ALL SELECT 1 FROM refunds)`).Scan(&some); err != nil {
 		return false, fmt.Errorf("look for records: %w", err)
 	}
 	return !some, nil
@@ -396,7 +436,7 @@ func load(tx *sqlitedb.Tx, hash, attempt string) (booking.Record, error) {
 
 // save writes a record whole, times in UTC, and returns it as a later read will.
 func save(tx *sqlitedb.Tx, rec booking.Record) (booking.Record, error) {
-	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.PaidAt, &rec.MailClaimUntil, &rec.TTL} {
+	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.MailClaimUntil, &rec.TTL} {
 		*t = t.Round(0).UTC()
 	}
 	body, err := json.Marshal(rec)
@@ -420,7 +460,7 @@ func decode(hash, attempt, body string) (booking.Record, error) {
 		err = errors.New("record is another's")
 	}
 	if err != nil {
-		return booking.Record{}, fmt.Errorf("record %s/%s: %w: %w", hash, attempt, booking.ErrUnreadable, err)
+		return booking.Record{}, fmt.Errorf("record %s: %w: %w", key(hash, attempt), booking.ErrUnreadable, err)
 	}
 	return rec, nil
 }

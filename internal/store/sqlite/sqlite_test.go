@@ -126,7 +126,7 @@ func TestStore_LockedFileIsAnErrorAndChangesNothing(t *testing.T) {
 func TestStore_ErrorsDoNotGiveTheCandidateAway(t *testing.T) {
 	t.Parallel()
 	s, rec := open(t, filepath.Join(t.TempDir(), "records.db")), storetest.Held()
-	err := s.Release(t.Context(), rec.CandidateHash, rec.Attempt, rec.PaymentID, "lapsed", rec.Deadline)
+	err := s.Release(t.Context(), rec, "lapsed", rec.Deadline)
 	if !errors.Is(err, booking.ErrNotFound) || !strings.Contains(err.Error(), rec.Attempt) {
 		t.Errorf("Release without a record: got %v, want ErrNotFound that names the attempt", err)
 	}

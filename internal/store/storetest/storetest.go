@@ -1,4 +1,5 @@
-// Package storetest is the contract of a booking store: every driver runs it.
+// Package storetest is the contract of a booking store: every driver runs it by
+// RunDriver; Run is the part about records alone.
 //
 // It asks only what both a SQLite file and a DynamoDB table can promise: a
 // look-up by payment may lag, a scan has no order. Each write is also tried with
@@ -22,8 +23,8 @@ import (
 	"holdfast/internal/booking"
 )
 
-// Store is what a driver promises, all of it safe for concurrent use and safe
-// to repeat.
+// Store is what a driver promises of records, all of it safe for concurrent use
+// and safe to repeat.
 type Store interface {
 	// PutHeld puts a HELD record if its attempt has none (created), else returns
 	// the record that is there, untouched.
@@ -34,12 +35,16 @@ type Store interface {
 	// record carries another payment; ErrSecondPayment, beside the record, when
 	// another transaction paid it.
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
-	// Announce notes an execute call on the HELD record, put if there is none; the
-	// latest time stays. ErrAlreadyPaid, ErrNotOwner (RELEASED), ErrOtherThanOrdered.
-	Announce(ctx context.Context, rec booking.Record, at time.Time) error
-	// Release moves HELD to RELEASED with reason and TTL; nil when it is RELEASED
-	// with this payment already. ErrNotFound, ErrOtherThanOrdered, ErrAlreadyPaid.
-	Release(ctx context.Context, candidateHash, attempt, paymentID, reason string, at time.Time) error
+	// Announce notes an execute call on the HELD record, put if there is none, and
+	// returns the record. The time noted is at, or later than the one that was there;
+	// at the time that is noted it changes nothing. ErrAlreadyPaid, ErrNotOwner
+	// (RELEASED), ErrOtherThanOrdered.
+	Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error)
+	// Release moves HELD to RELEASED with reason and TTL, if payment and execute_at
+	// are those of the record as it was seen; nil when it is RELEASED with this
+	// payment already. ErrNotFound, ErrOtherThanOrdered, ErrAlreadyPaid; ErrAnnounced
+	// for another execute_at.
+	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
 	// Record is a consistent read; ErrNotFound.
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	// RecordByPayment may lag behind writes; ErrNotFound.
@@ -126,7 +131,7 @@ func asSent(rec booking.Record) booking.Record {
 	return rec
 }
 
-// Run holds the driver to the contract. open returns an empty store, closed by
+// Run holds a store of records to the contract. open returns an empty store, closed by
 // the test's cleanup.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	tests := []struct {
@@ -285,34 +290,39 @@ func announce(t *testing.T, s Store) {
 	at := start.Add(time.Minute)
 
 	rec := Held()
-	if err := s.Announce(ctx, rec, at); err != nil {
-		t.Errorf("Announce before the worker: %v", err)
-	}
+	noted, err := s.Announce(ctx, rec, at)
+	check(t, "Announce before the worker", noted, err, announced(rec, at))
 	stored(t, s, announced(rec, at))
 	if there, created, err := s.PutHeld(ctx, rec); err != nil || created || !there.ExecuteAt.Equal(at) {
 		t.Errorf("the worker's late PutHeld: %+v, %v, %v, want the record untouched", there, created, err)
 	}
-	for _, next := range []time.Time{at.Add(time.Second), at} { // the later stays
-		if err := s.Announce(ctx, rec, next); err != nil {
-			t.Errorf("Announce again: %v", err)
-		}
-		stored(t, s, announced(rec, at.Add(time.Second)))
+	later := at.Add(time.Second)
+	for range 2 { // the repeat is the same announcement
+		noted, err = s.Announce(ctx, rec, later)
+		check(t, "Announce again", noted, err, announced(rec, later))
+		stored(t, s, announced(rec, later))
 	}
+	// By a clock that is behind it is another announcement all the same.
+	noted, err = s.Announce(ctx, rec, at)
+	if err != nil || !noted.ExecuteAt.After(later) {
+		t.Errorf("Announce at an earlier time: got %s, %v, want later than %s", noted.ExecuteAt, err, later)
+	}
+	stored(t, s, announced(rec, noted.ExecuteAt))
 	other := rec
 	other.PaymentID = "TRother"
-	if err := s.Announce(ctx, other, at); !errors.Is(err, booking.ErrOtherThanOrdered) {
+	if _, err := s.Announce(ctx, other, at); !errors.Is(err, booking.ErrOtherThanOrdered) {
 		t.Errorf("Announce of another payment: got %v, want ErrOtherThanOrdered", err)
 	}
-	mustRelease(t, s, rec)
-	want := asReleased(announced(rec, at.Add(time.Second)))
-	if err := s.Announce(ctx, rec, at.Add(time.Hour)); !errors.Is(err, booking.ErrNotOwner) {
+	mustRelease(t, s, noted)
+	want := asReleased(noted)
+	if _, err := s.Announce(ctx, rec, at.Add(time.Hour)); !errors.Is(err, booking.ErrNotOwner) {
 		t.Errorf("Announce of a released record: got %v, want ErrNotOwner", err)
 	}
 	stored(t, s, want)
 
 	rec = Held()
 	mustPay(t, s, rec)
-	if err := s.Announce(ctx, rec, at); !errors.Is(err, booking.ErrAlreadyPaid) {
+	if _, err := s.Announce(ctx, rec, at); !errors.Is(err, booking.ErrAlreadyPaid) {
 		t.Errorf("Announce of a paid record: got %v, want ErrAlreadyPaid", err)
 	}
 	stored(t, s, asPaid(rec))
@@ -321,7 +331,8 @@ func announce(t *testing.T, s Store) {
 func release(t *testing.T, s Store) {
 	ctx := t.Context()
 	free := func(rec booking.Record, payment, reason string, at time.Time) error {
-		return s.Release(ctx, rec.CandidateHash, rec.Attempt, payment, reason, at)
+		rec.PaymentID = payment
+		return s.Release(ctx, rec, reason, at)
 	}
 
 	rec := Held()
@@ -343,6 +354,24 @@ func release(t *testing.T, s Store) {
 		t.Errorf("Release of a released record by another payment: got %v, want ErrOtherThanOrdered", err)
 	}
 	stored(t, s, asReleased(rec))
+
+	rec = Held()
+	mustPut(t, s, rec)
+	first := mustAnnounce(t, s, rec, start.Add(time.Minute))
+	if err := free(rec, rec.PaymentID, "lapsed", releasedAt(rec)); !errors.Is(err, booking.ErrAnnounced) {
+		t.Errorf("Release of a record seen before its announcement: got %v, want ErrAnnounced", err)
+	}
+	stored(t, s, first)
+	second := mustAnnounce(t, s, rec, start.Add(2*time.Minute))
+	if err := free(first, rec.PaymentID, "lapsed", releasedAt(rec)); !errors.Is(err, booking.ErrAnnounced) {
+		t.Errorf("Release of a record seen between two announcements: got %v, want ErrAnnounced", err)
+	}
+	stored(t, s, second)
+	mustRelease(t, s, second)
+	stored(t, s, asReleased(second))
+	if err := free(rec, rec.PaymentID, "again", releasedAt(rec)); err != nil {
+		t.Errorf("Release of a released record seen before its announcement: got %v, want none: it is over", err)
+	}
 
 	rec = Held()
 	mustPay(t, s, rec)
@@ -528,8 +557,8 @@ func unreadable(t *testing.T, s Store) {
 			t.Errorf("scan: got %v, want ErrUnreadable", err)
 		default:
 			complaints++
-			if !strings.Contains(err.Error(), bad.CandidateHash) || !strings.Contains(err.Error(), bad.Attempt) {
-				t.Errorf("scan: error %q does not name the record's key", err)
+			if text := err.Error(); !strings.Contains(text, bad.CandidateHash[:8]+"/"+bad.Attempt) || strings.Contains(text, bad.CandidateHash[:9]) {
+				t.Errorf("scan: error %q, want the record named by the start of its hash and its attempt", text)
 			}
 			if want := (booking.Record{CandidateHash: bad.CandidateHash, Attempt: bad.Attempt}); !cmp.Equal(rec, want) {
 				t.Errorf("scan: record beside the error: got %+v, want its key alone", rec)
@@ -552,7 +581,7 @@ func unreadable(t *testing.T, s Store) {
 		"PutHeld":  func() error { _, _, err := s.PutHeld(ctx, bad); return err },
 		"MarkPaid": func() error { _, err := s.MarkPaid(ctx, paid(bad)); return err },
 		"Release": func() error {
-			return s.Release(ctx, bad.CandidateHash, bad.Attempt, bad.PaymentID, "lapsed", releasedAt(bad))
+			return s.Release(ctx, bad, "lapsed", releasedAt(bad))
 		},
 		"Record once more": func() error { _, err := s.Record(ctx, bad.CandidateHash, bad.Attempt); return err },
 	} {
@@ -629,7 +658,7 @@ func endedContext(t *testing.T, s Store) {
 		"PutHeld":  func() error { _, _, err := s.PutHeld(ctx, unpaid); return err },
 		"MarkPaid": func() error { _, err := s.MarkPaid(ctx, paid(rec)); return err },
 		"Release": func() error {
-			return s.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, "lapsed", releasedAt(rec))
+			return s.Release(ctx, rec, "lapsed", releasedAt(rec))
 		},
 		"Record": func() error { _, err := s.Record(ctx, rec.CandidateHash, rec.Attempt); return err },
 		"Empty":  func() error { _, err := s.Empty(ctx); return err },
@@ -667,7 +696,7 @@ func Race(t *testing.T, a, b Store, rounds int) {
 		wg.Go(func() { _, created, put = a.PutHeld(ctx, rec) })
 		wg.Go(func() { _, pay = b.MarkPaid(ctx, paid(rec)) })
 		wg.Go(func() {
-			free = a.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, "lapsed", releasedAt(rec))
+			free = a.Release(ctx, rec, "lapsed", releasedAt(rec))
 		})
 		wg.Wait()
 		if put != nil || pay != nil {
@@ -690,6 +719,20 @@ func Race(t *testing.T, a, b Store, rounds int) {
 
 // errLost is what a broken store answers.
 var errLost = errors.New("connection reset by peer")
+
+// faults are the ways in which a call goes through to the store.
+func faults() map[string]func(call func() error) error {
+	return map[string]func(call func() error) error{
+		"Lost": func(func() error) error { return errLost },
+		"Kept": func(call func() error) error {
+			if err := call(); err != nil {
+				return err
+			}
+			return errLost
+		},
+		"Whole": func(call func() error) error { return call() },
+	}
+}
 
 // brokenWrites runs each write lost, kept but reported lost, and whole, then
 // repeats it, and repeats it once more: the end is the same.
@@ -747,14 +790,17 @@ func brokenWrites(t *testing.T, open func(t *testing.T) Store) {
 		{
 			name:  "Announce",
 			setup: func(t *testing.T, rec booking.Record) { mustPut(t, s, rec) },
-			call:  func(ctx context.Context, rec booking.Record) error { return s.Announce(ctx, rec, start) },
-			want:  func(rec booking.Record) booking.Record { rec.ExecuteAt = start; return rec },
+			call: func(ctx context.Context, rec booking.Record) error {
+				_, err := s.Announce(ctx, rec, start)
+				return err
+			},
+			want: func(rec booking.Record) booking.Record { rec.ExecuteAt = start; return rec },
 		},
 		{
 			name:  "Release",
 			setup: func(t *testing.T, rec booking.Record) { mustPut(t, s, rec) },
 			call: func(ctx context.Context, rec booking.Record) error {
-				return s.Release(ctx, rec.CandidateHash, rec.Attempt, rec.PaymentID, "lapsed", releasedAt(rec))
+				return s.Release(ctx, rec, "lapsed", releasedAt(rec))
 			},
 			want: asReleased,
 		},
@@ -784,18 +830,8 @@ func brokenWrites(t *testing.T, open func(t *testing.T) Store) {
 			want: func(rec booking.Record) booking.Record { return asSent(asPaid(rec)) },
 		},
 	}
-	faults := map[string]func(call func() error) error{
-		"Lost": func(func() error) error { return errLost },
-		"Kept": func(call func() error) error {
-			if err := call(); err != nil {
-				return err
-			}
-			return errLost
-		},
-		"Whole": func(call func() error) error { return call() },
-	}
 	for _, w := range writes {
-		for fault, through := range faults {
+		for fault, through := range faults() {
 			t.Run(w.name+"/"+fault, func(t *testing.T) {
 				rec := Held()
 				w.setup(t, rec)
@@ -830,9 +866,18 @@ func mustPay(t *testing.T, s Store, rec booking.Record) {
 
 func mustRelease(t *testing.T, s Store, rec booking.Record) {
 	t.Helper()
-	if err := s.Release(t.Context(), rec.CandidateHash, rec.Attempt, rec.PaymentID, "lapsed", releasedAt(rec)); err != nil {
+	if err := s.Release(t.Context(), rec, "lapsed", releasedAt(rec)); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
+}
+
+func mustAnnounce(t *testing.T, s Store, rec booking.Record, at time.Time) booking.Record {
+	t.Helper()
+	noted, err := s.Announce(t.Context(), rec, at)
+	if err != nil {
+		t.Fatalf("Announce: %v", err)
+	}
+	return noted
 }
 
 func mustClaim(t *testing.T, s Store, rec booking.Record, claim string) {
