@@ -70,24 +70,25 @@ var (
 	// nothing of one payment.
 	ErrGatewayOutage = errors.New("gateway is out of service")
 	// ErrOtherThanOrdered: money moved otherwise than ordered (amount, currency,
-	// invoice or payment). It never pays for the seat.
+	// or invoice). It never pays for the seat.
 	ErrOtherThanOrdered = errors.New("payment completed otherwise than ordered")
 )
 
-// Check compares a completed charge with what was ordered: payment, invoice,
-// amount in minor units and currency, and a transaction id must be there. Its
-// error is ErrOtherThanOrdered and names the first difference.
+// Check compares a completed charge with what was ordered: invoice, amount in
+// minor units and currency. Its error is ErrOtherThanOrdered and names the first
+// difference; it is ErrInDoubt when the answer is about another payment, or names
+// no transaction: nothing is known of this one's money then.
 func (c Charge) Check(ordered Record) error {
 	switch {
 	case c.PaymentID != ordered.PaymentID:
-		return fmt.Errorf("payment %s answered as %s: %w", ordered.PaymentID, c.PaymentID, ErrOtherThanOrdered)
+		return fmt.Errorf("payment %s answered as %s: %w", ordered.PaymentID, c.PaymentID, ErrInDoubt)
+	case c.Transaction == "":
+		return fmt.Errorf("payment %s: completed without a transaction id: %w", ordered.PaymentID, ErrInDoubt)
 	case c.Invoice != ordered.Invoice:
 		return fmt.Errorf("payment %s: invoice differs: %w", ordered.PaymentID, ErrOtherThanOrdered)
 	case c.Amount != ordered.Amount || c.Currency != ordered.Currency:
 		return fmt.Errorf("payment %s: ordered %s %s, paid %s %s: %w",
 			ordered.PaymentID, ordered.Amount, ordered.Currency, c.Amount, c.Currency, ErrOtherThanOrdered)
-	case c.Transaction == "":
-		return fmt.Errorf("payment %s: completed without a transaction id: %w", ordered.PaymentID, ErrOtherThanOrdered)
 	}
 	return nil
 }

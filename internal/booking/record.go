@@ -118,6 +118,8 @@ const (
 	ReasonRefused = "refused"
 	// ReasonLapsed: the time to pay was over.
 	ReasonLapsed = "lapsed"
+	// ReasonRefund: money came when the seat was gone, and goes back.
+	ReasonRefund = "refund"
 )
 
 // ErrAnnounced says of a record's release that an execute call was announced

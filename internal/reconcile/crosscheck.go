@@ -334,7 +334,7 @@ func (c *check) decide(ctx context.Context, rec booking.Record, row booking.Row)
 		return
 	}
 	switch action {
-	case "released", "moved", putOff, "outage", "skipped":
+	case "released", "moved", "confirmed", "refunded", putOff, "outage", "skipped":
 		return
 	}
 	c.found(ctx, KindHeldRecord, rec.Attempt, "attempt", rec.Attempt, "payment", rec.PaymentID, "outcome", action)
@@ -400,7 +400,11 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 		// however old the payment is.
 		return c.unanswered(ctx, rec, lapsed, err)
 	case charge.Status == booking.ChargeCompleted:
-		return c.money(ctx, rec, charge)
+		action, err := c.money(ctx, rec, charge)
+		if action != otherMoney {
+			return action, err
+		}
+		// Its money goes back; for the seat it is not completed, and it is used up.
 	case !rec.ExecuteAt.IsZero() && !lapsed:
 		// "Not completed" may have been said before that call came to its end.
 		c.waitLonger(rec.Attempt)
@@ -421,18 +425,23 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 	return c.releaseRecord(ctx, rec)
 }
 
-// money confirms a completed payment. Its seat is gone, and it is late money:
-// said loudly where it is found, unless the row is there after all.
+// money confirms a completed payment. Its seat is gone, so it is late money: it
+// gets a seat after all, or goes back.
 func (c *check) money(ctx context.Context, rec booking.Record, charge booking.Charge) (string, error) {
 	err := c.Settler.Confirm(ctx, rec.Code, rec, charge)
-	if errors.Is(err, booking.ErrOtherThanOrdered) || errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrSecondPayment) {
+	switch {
+	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered):
+		return otherMoney, nil
+	case errors.Is(err, booking.ErrRefunded):
+		return "refunded", nil
+	case errors.Is(err, booking.ErrInDoubt):
 		c.waitLonger(rec.Attempt)
-		return "late", nil
-	}
-	if err != nil {
+		return "doubt", nil
+	case err != nil:
 		return "", err
 	}
-	return "moved", nil
+	c.Changed()
+	return "confirmed", nil
 }
 
 // unanswered keeps the record. An outage of the whole gateway is said once a

@@ -469,7 +469,11 @@ func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.R
 		return r.missed(ctx, d, err)
 	}
 	if charge.Status == booking.ChargeCompleted {
-		return r.confirm(ctx, d, rec, charge)
+		action, err := r.confirm(ctx, d, rec, charge)
+		if action != otherMoney {
+			return action, err
+		}
+		// Its money goes back; for the seat it is not completed.
 	}
 	if r.releasesPutOff() {
 		return putOff, nil
@@ -528,7 +532,7 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	case err != nil:
 		return r.missed(ctx, d, err)
 	case charge.Status == booking.ChargeCompleted:
-		return r.confirm(ctx, d, rec, charge)
+		return r.confirmPaying(ctx, d, rec, token, charge)
 	case charge.Status == booking.ChargeRefused || lapsed:
 		return r.refuse(ctx, d, rec, token, charge.Code)
 	}
@@ -551,7 +555,7 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	case err != nil:
 		return r.doubt(ctx, d, err)
 	case charge.Status == booking.ChargeCompleted:
-		return r.confirm(ctx, d, rec, charge)
+		return r.confirmPaying(ctx, d, rec, token, charge)
 	case charge.Status == booking.ChargeRefused:
 		return r.refuse(ctx, d, rec, token, charge.Code)
 	case charge.Status == booking.ChargeUnfinished:
@@ -564,17 +568,33 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	return r.doubt(ctx, d, fmt.Errorf("execute answered %s: %w", charge.Code, booking.ErrInDoubt))
 }
 
-// confirm settles a completed payment. Money that is no paid seat keeps the row
-// in doubt: a human decides.
+// otherMoney is money otherwise than ordered: it goes back, and the seat is as it
+// was.
+const otherMoney = "other_than_ordered"
+
+// confirm settles a completed payment. An answer that is not about this payment
+// keeps the row in doubt.
 func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.Record, charge booking.Charge) (string, error) {
 	err := r.Settler.Confirm(ctx, d.Code, rec, charge)
-	if errors.Is(err, booking.ErrOtherThanOrdered) {
+	switch {
+	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered):
+		return otherMoney, nil
+	case errors.Is(err, booking.ErrRefunded):
+		return "refunded", nil // the row is not this payment's any more
+	case errors.Is(err, booking.ErrInDoubt):
 		return r.doubt(ctx, d, err)
 	}
-	if errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrSecondPayment) {
-		return "moved", nil // said loudly where it was found
-	}
 	return "confirmed", err
+}
+
+// confirmPaying is confirm for a row that this sweep has taken over: a payment
+// that completed otherwise than ordered is over, as a refused one is.
+func (r *Reconciler) confirmPaying(ctx context.Context, d booking.DueRow, rec booking.Record, token string, charge booking.Charge) (string, error) {
+	action, err := r.confirm(ctx, d, rec, charge)
+	if action == otherMoney {
+		return r.refuse(ctx, d, rec, token, otherMoney)
+	}
+	return action, err
 }
 
 // missed postpones after an answer that never came: briefly, and after three in

@@ -30,6 +30,9 @@ type Ledger interface {
 	BeginPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
 	EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error
 	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
+	// Late decides, once for each transaction, about money that is no plain payment
+	// of its seat.
+	Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error)
 	RecordDone(ctx context.Context, code, attempt string) error
 	MailDone(ctx context.Context, code, attempt string) error
 	// RecordReleased lets the candidate of a refused attempt start another.
@@ -55,6 +58,8 @@ type Store interface {
 	Announce(ctx context.Context, r booking.Record, at time.Time) (booking.Record, error)
 	// Release is booking.ErrAnnounced when the record's execute_at is not the seen one.
 	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
+	PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error)
+	Refund(ctx context.Context, transaction string) (booking.Refund, error)
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, payment string) (booking.Record, error)
 	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
@@ -213,7 +218,12 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 	}
 	switch charge.Status {
 	case booking.ChargeCompleted:
-		return s.Confirm(ctx, code, rec, charge)
+		err := s.Confirm(ctx, code, rec, charge)
+		if errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered) {
+			// For the seat it is not completed, and the payment is used up: it is over.
+			return errors.Join(err, s.Refuse(ctx, code, rec, token, string(booking.MoneyOther)))
+		}
+		return err
 	case booking.ChargeRefused:
 		return s.Refuse(ctx, code, rec, token, charge.Code)
 	case booking.ChargeUnfinished:
@@ -268,25 +278,100 @@ func (s *Service) ReleaseRecord(ctx context.Context, rec booking.Record, reason 
 
 // Confirm makes a completed charge a paid seat: compared with what was ordered,
 // settled in the ledger, acknowledged, then written, then mailed in the
-// background. booking.ErrOtherThanOrdered, booking.ErrNotOwner (late money) and
-// booking.ErrSecondPayment leave the seat as it is; they are loud, since money
-// has moved. Safe to repeat.
+// background. Money that is late, a second payment or otherwise than ordered is
+// decided once for its transaction: late money may get its seat after all;
+// booking.ErrRefunded says that it goes back and its refund is on record, with
+// booking.ErrOtherThanOrdered beside it when the seat is still as it was. After any
+// other error nothing is decided; an answer about another payment, or without a
+// transaction, is booking.ErrInDoubt. Safe to repeat.
 func (s *Service) Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error {
-	if err := charge.Check(rec); err != nil {
-		s.anomaly(ctx, rec, charge, err)
+	switch err := charge.Check(rec); {
+	case errors.Is(err, booking.ErrOtherThanOrdered):
+		return s.late(ctx, code, rec, charge, booking.MoneyOther, err)
+	case err != nil:
+		s.Log.ErrorContext(ctx, "gateway says completed, and not of what: ask it about this payment by hand",
+			"payment", rec.PaymentID, "attempt", rec.Attempt, "transaction", charge.Transaction, "error", err)
 		return err
 	}
 	step, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	row, err := s.Ledger.Settle(step, code, rec.Attempt, rec.PaymentID, charge.Transaction)
-	if errors.Is(err, booking.ErrNotOwner) || errors.Is(err, booking.ErrSecondPayment) {
-		s.anomaly(ctx, rec, charge, err)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, booking.ErrNotOwner):
+		return s.late(ctx, code, rec, charge, booking.MoneyLate, err)
+	case errors.Is(err, booking.ErrSecondPayment):
+		return s.late(ctx, code, rec, charge, booking.MoneySecond, err)
+	case err != nil:
 		return fmt.Errorf("settle payment %s: %w", rec.PaymentID, err)
 	}
+	return s.paid(ctx, code, rec, charge.Transaction, row)
+}
+
+// late has the ledger decide about money that pays for no seat as it stands, and
+// follows the decision: the seat, or a refund record, and with it the end of the
+// attempt's own record.
+func (s *Service) late(ctx context.Context, code string, rec booking.Record, charge booking.Charge, kind booking.MoneyKind, why error) error {
+	// What is on record was decided, also when the ledger was lost since.
+	_, err := s.Store.Refund(ctx, charge.Transaction)
+	known := err == nil
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return fmt.Errorf("refund of %s: %w", charge.Transaction, err)
+	}
+	if !known {
+		step, cancel := context.WithTimeout(ctx, stepTimeout)
+		defer cancel()
+		d, err := s.Ledger.Late(step, rec, charge.Transaction, kind)
+		if err != nil {
+			return fmt.Errorf("decide about transaction %s: %w", charge.Transaction, err)
+		}
+		if d.Paid {
+			return s.paid(ctx, code, rec, charge.Transaction, d.Row)
+		}
+		refund := booking.NewRefund(rec, charge, kind, d)
+		if err := refund.Validate(); err != nil { // so odd that a person must look
+			return fmt.Errorf("money of transaction %s cannot be given back as it is: %w: %w", charge.Transaction, booking.ErrInDoubt, err)
+		}
+		if _, _, err := s.Store.PutRefund(ctx, refund); err != nil {
+			return fmt.Errorf("put refund of %s: %w", charge.Transaction, err)
+		}
+		s.Log.WarnContext(ctx, "money pays for no seat and goes back", "transaction", charge.Transaction, "payment", rec.PaymentID,
+			"attempt", rec.Attempt, "kind", string(kind), "reason", d.Reason, "paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency)
+	}
+	if kind == booking.MoneyLate {
+		if err := s.endRefunded(ctx, rec); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("transaction %s: %w: %w", charge.Transaction, booking.ErrRefunded, why)
+}
+
+// endRefunded ends the record of an attempt that, by an acknowledged decision, has
+// no seat. An execute call that was announced since changes nothing: a payment is
+// executed at most once, and this one has been.
+func (s *Service) endRefunded(ctx context.Context, rec booking.Record) error {
+	for range 2 {
+		now, err := s.Store.Record(ctx, rec.CandidateHash, rec.Attempt)
+		switch {
+		case err == nil:
+			rec = now
+		case !errors.Is(err, booking.ErrNotFound):
+			return fmt.Errorf("record of refunded money: %w", err)
+		}
+		if rec.State == booking.StatePaid {
+			return nil // by another transaction
+		}
+		err = s.ReleaseRecord(ctx, rec, booking.ReasonRefund)
+		if !errors.Is(err, booking.ErrAnnounced) {
+			return err
+		}
+	}
+	return fmt.Errorf("record of refunded money: %w", booking.ErrAnnounced)
+}
+
+// paid writes a seat that the ledger says is paid, and has its mail sent.
+func (s *Service) paid(ctx context.Context, code string, rec booking.Record, transaction string, row booking.Row) error {
 	rec.State = booking.StateHeld
-	paid := booking.Paid{Record: rec, Transaction: charge.Transaction, PaidAt: time.UnixMilli(row.PaidAt).UTC()}
+	paid := booking.Paid{Record: rec, Transaction: transaction, PaidAt: time.UnixMilli(row.PaidAt).UTC()}
 	if err := s.record(ctx, code, paid); err != nil {
 		return err
 	}
@@ -451,11 +536,4 @@ func (s *Service) endPay(ctx context.Context, code, attempt, token string, as bo
 		}
 	}
 	return fmt.Errorf("end of paying as %s: %w", as, err)
-}
-
-// anomaly is money that moved and is no paid seat: someone must act.
-func (s *Service) anomaly(ctx context.Context, rec booking.Record, charge booking.Charge, err error) {
-	s.Log.ErrorContext(ctx, "money moved without a paid seat: check it against the gateway and give it back",
-		"payment", rec.PaymentID, "attempt", rec.Attempt, "transaction", charge.Transaction,
-		"paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency, "error", err)
 }

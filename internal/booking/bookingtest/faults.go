@@ -39,6 +39,7 @@ const (
 	OpTakeOverPay Op = "take over pay"
 	OpEndPay      Op = "end pay"
 	OpSettle      Op = "settle"
+	OpLate        Op = "late"
 	OpRelease     Op = "release"
 	OpPostpone    Op = "postpone"
 	OpRecordDone  Op = "record done"
@@ -62,7 +63,19 @@ const (
 	OpReleaseRecord Op = "release record"
 	OpClaimMail     Op = "claim mail"
 	OpMailSent      Op = "mark mail sent"
+	OpExtendRecord  Op = "extend record"
 	OpScan          Op = "scan records"
+
+	OpPutRefund     Op = "put refund"
+	OpClaimRefund   Op = "claim refund"
+	OpRefundSent    Op = "mark refund sent"
+	OpRefundDone    Op = "mark refund done"
+	OpRefundTrouble Op = "mark refund trouble"
+	OpScanRefunds   Op = "scan refunds" // all, or the open ones
+
+	OpPutNotification   Op = "put notification"
+	OpCloseNotification Op = "close notification"
+	OpScanNotifications Op = "scan notifications"
 
 	OpMail Op = "send mail"
 )

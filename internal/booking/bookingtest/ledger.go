@@ -34,6 +34,7 @@ type LedgerDriver interface {
 	TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
 	EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error
 	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
+	Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error)
 	Release(ctx context.Context, code, attempt string) error
 	RecordDone(ctx context.Context, code, attempt string) error
 	MailDone(ctx context.Context, code, attempt string) error
@@ -45,6 +46,9 @@ type LedgerDriver interface {
 	Issued(ctx context.Context, payment string) (booking.Issued, error)
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
 	Email(ctx context.Context, code string) (string, error)
+	NoticeLater(ctx context.Context, id string, in time.Duration) error
+	NoticeDone(ctx context.Context, id string) error
+	DueNotices(ctx context.Context, limit int) ([]string, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
 	ReleasesPutOff() bool
 	Acknowledges(ctx context.Context) error
@@ -142,6 +146,13 @@ func (l Ledger) TakeOverPay(ctx context.Context, code, attempt, payment, token s
 func (l Ledger) EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error {
 	_, err := ledgerCall(l.Faults, OpEndPay, nothing(func() error { return l.LedgerDriver.EndPay(ctx, code, attempt, token, as) }))
 	return err
+}
+
+// Late can be broken.
+func (l Ledger) Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error) {
+	return ledgerCall(l.Faults, OpLate, func() (booking.Decision, error) {
+		return l.LedgerDriver.Late(ctx, rec, transaction, kind)
+	})
 }
 
 // Settle can be broken.

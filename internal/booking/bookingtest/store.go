@@ -25,6 +25,22 @@ type StoreDriver interface {
 	Ping(ctx context.Context) error
 	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
 	MailSent(ctx context.Context, candidateHash, attempt, claim string) error
+	Extend(ctx context.Context, candidateHash, attempt string, deadline time.Time) error
+
+	PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error)
+	Refund(ctx context.Context, transaction string) (booking.Refund, error)
+	RefundsOf(ctx context.Context, candidateHash, attempt string) ([]booking.Refund, error)
+	Refunds(ctx context.Context) iter.Seq2[booking.Refund, error]
+	OpenRefunds(ctx context.Context) iter.Seq2[booking.Refund, error]
+	ClaimRefund(ctx context.Context, transaction, claim string, now, until time.Time) (booking.Refund, bool, error)
+	RefundSent(ctx context.Context, transaction, claim string, at time.Time) error
+	RefundDone(ctx context.Context, transaction, by, refundTransaction, note string, at time.Time) error
+	RefundTrouble(ctx context.Context, transaction, claim, trouble string) error
+
+	PutNotification(ctx context.Context, n booking.Notification) (bool, error)
+	Notification(ctx context.Context, id string) (booking.Notification, error)
+	OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error]
+	CloseNotification(ctx context.Context, id string, outcome booking.NotificationOutcome, at time.Time) error
 }
 
 // Store is a booking store whose writes and scans can be broken.
@@ -79,13 +95,105 @@ func (s Store) MailSent(ctx context.Context, candidateHash, attempt, claim strin
 
 // Records can be broken before its first record; it is then both times the same.
 func (s Store) Records(ctx context.Context) iter.Seq2[booking.Record, error] {
-	return func(yield func(booking.Record, error) bool) {
-		if _, err := do(s.Faults, OpScan, ErrKept, nothing(func() error { return nil })); err != nil {
-			yield(booking.Record{}, err)
+	return scan(s.Faults, OpScan, s.StoreDriver.Records(ctx))
+}
+
+// scan is a scan that can be broken before its first item.
+func scan[T any](f *Faults, op Op, items iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		if _, err := do(f, op, ErrKept, nothing(func() error { return nil })); err != nil {
+			var none T
+			yield(none, err)
 			return
 		}
-		s.StoreDriver.Records(ctx)(yield)
+		items(yield)
 	}
+}
+
+// Extend can be broken.
+func (s Store) Extend(ctx context.Context, candidateHash, attempt string, deadline time.Time) error {
+	_, err := do(s.Faults, OpExtendRecord, ErrKept, nothing(func() error {
+		return s.StoreDriver.Extend(ctx, candidateHash, attempt, deadline)
+	}))
+	return err
+}
+
+// refundCall is do for a call that answers with a refund and whether it was the
+// one to change it.
+func refundCall(f *Faults, op Op, call func() (booking.Refund, bool, error)) (booking.Refund, bool, error) {
+	type answer struct {
+		refund booking.Refund
+		mine   bool
+	}
+	a, err := do(f, op, ErrKept, func() (answer, error) {
+		r, mine, err := call()
+		return answer{r, mine}, err
+	})
+	return a.refund, a.mine, err
+}
+
+// PutRefund can be broken.
+func (s Store) PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error) {
+	return refundCall(s.Faults, OpPutRefund, func() (booking.Refund, bool, error) { return s.StoreDriver.PutRefund(ctx, r) })
+}
+
+// ClaimRefund can be broken.
+func (s Store) ClaimRefund(ctx context.Context, transaction, claim string, now, until time.Time) (booking.Refund, bool, error) {
+	return refundCall(s.Faults, OpClaimRefund, func() (booking.Refund, bool, error) {
+		return s.StoreDriver.ClaimRefund(ctx, transaction, claim, now, until)
+	})
+}
+
+// RefundSent can be broken.
+func (s Store) RefundSent(ctx context.Context, transaction, claim string, at time.Time) error {
+	_, err := do(s.Faults, OpRefundSent, ErrKept, nothing(func() error {
+		return s.StoreDriver.RefundSent(ctx, transaction, claim, at)
+	}))
+	return err
+}
+
+// RefundDone can be broken.
+func (s Store) RefundDone(ctx context.Context, transaction, by, refundTransaction, note string, at time.Time) error {
+	_, err := do(s.Faults, OpRefundDone, ErrKept, nothing(func() error {
+		return s.StoreDriver.RefundDone(ctx, transaction, by, refundTransaction, note, at)
+	}))
+	return err
+}
+
+// RefundTrouble can be broken.
+func (s Store) RefundTrouble(ctx context.Context, transaction, claim, trouble string) error {
+	_, err := do(s.Faults, OpRefundTrouble, ErrKept, nothing(func() error {
+		return s.StoreDriver.RefundTrouble(ctx, transaction, claim, trouble)
+	}))
+	return err
+}
+
+// Refunds can be broken as Records can.
+func (s Store) Refunds(ctx context.Context) iter.Seq2[booking.Refund, error] {
+	return scan(s.Faults, OpScanRefunds, s.StoreDriver.Refunds(ctx))
+}
+
+// OpenRefunds can be broken as Records can.
+func (s Store) OpenRefunds(ctx context.Context) iter.Seq2[booking.Refund, error] {
+	return scan(s.Faults, OpScanRefunds, s.StoreDriver.OpenRefunds(ctx))
+}
+
+// PutNotification can be broken.
+func (s Store) PutNotification(ctx context.Context, n booking.Notification) (bool, error) {
+	return do(s.Faults, OpPutNotification, ErrKept, func() (bool, error) { return s.StoreDriver.PutNotification(ctx, n) })
+}
+
+// CloseNotification can be broken.
+func (s Store) CloseNotification(ctx context.Context, id string, outcome booking.NotificationOutcome, at time.Time) error {
+	_, err := do(s.Faults, OpCloseNotification, ErrKept, nothing(func() error {
+		return s.StoreDriver.CloseNotification(ctx, id, outcome, at)
+	}))
+	return err
+}
+
+// OpenNotifications can be broken as Records can.
+func (s Store) OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error] {
+	return scan(s.Faults, OpScanNotifications, s.StoreDriver.OpenNotifications(ctx))
 }
 
 // Mailer hands mails over to the test. Safe for concurrent use.
