@@ -15,9 +15,10 @@ type Rows interface {
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
 }
 
-// Records finds an attempt's record, or booking.ErrNotFound.
+// Records finds an attempt's record, or booking.ErrNotFound, and its refunds.
 type Records interface {
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
+	RefundsOf(ctx context.Context, candidateHash, attempt string) ([]booking.Refund, error)
 }
 
 // Viewer tells candidates about their own bookings. It changes nothing.
@@ -54,11 +55,25 @@ func (v *Viewer) View(ctx context.Context, code, attempt string) (booking.View, 
 	case rec.State == booking.StatePaid:
 		view.State = booking.ViewPaid
 	case rec.State == booking.StateReleased || taken:
-		view.State = booking.ViewReleased
+		view.State, err = v.released(ctx, rec)
 	default:
 		view.State = booking.ViewPaying // its end is being decided
 	}
-	return view, nil
+	return view, err
+}
+
+// released tells money that is on its way back from a booking that simply ended.
+func (v *Viewer) released(ctx context.Context, rec booking.Record) (booking.ViewState, error) {
+	refunds, err := v.Records.RefundsOf(ctx, rec.CandidateHash, rec.Attempt)
+	if err != nil {
+		return "", fmt.Errorf("view refunds: %w: %w", booking.ErrTryAgain, err)
+	}
+	for _, r := range refunds {
+		if r.State != booking.RefundDone {
+			return booking.ViewRefundDue, nil
+		}
+	}
+	return booking.ViewReleased, nil
 }
 
 func (v *Viewer) live(ctx context.Context, row booking.Row, now time.Time) (booking.View, error) {

@@ -15,8 +15,13 @@ import (
 
 // record is a store with one record, or an error.
 type record struct {
-	rec booking.Record
-	err error
+	rec     booking.Record
+	err     error
+	refunds []booking.Refund
+}
+
+func (r record) RefundsOf(context.Context, string, string) ([]booking.Refund, error) {
+	return r.refunds, r.err
 }
 
 func (r record) Record(_ context.Context, hash, attempt string) (booking.Record, error) {
@@ -112,17 +117,22 @@ func TestView_WithoutARowTheRecordTells(t *testing.T) {
 		row := b.wantSeat(t, 1, booking.PhaseHeld)
 		rec := row.HeldRecord(code(1), "", "")
 		for _, c := range []struct {
-			name  string
-			state booking.RecordState
-			taken bool // another attempt of the candidate has the row
-			want  booking.ViewState
+			name   string
+			state  booking.RecordState
+			taken  bool                // another attempt of the candidate has the row
+			refund booking.RefundState // of the attempt's money
+			want   booking.ViewState
 		}{
-			{"Paid", booking.StatePaid, false, booking.ViewPaid},
-			{"PaidBesideAnotherAttempt", booking.StatePaid, true, booking.ViewPaid},
-			{"Released", booking.StateReleased, false, booking.ViewReleased},
-			{"ReleasedAndBookedAgain", booking.StateReleased, true, booking.ViewReleased},
-			{"HeldAndBookedAgain", booking.StateHeld, true, booking.ViewReleased},
-			{"HeldWithoutARow", booking.StateHeld, false, booking.ViewPaying},
+			{"Paid", booking.StatePaid, false, "", booking.ViewPaid},
+			{"PaidTwice", booking.StatePaid, false, booking.RefundDue, booking.ViewPaid},
+			{"PaidBesideAnotherAttempt", booking.StatePaid, true, "", booking.ViewPaid},
+			{"Released", booking.StateReleased, false, "", booking.ViewReleased},
+			{"ReleasedAndBookedAgain", booking.StateReleased, true, "", booking.ViewReleased},
+			{"RefundDue", booking.StateReleased, false, booking.RefundDue, booking.ViewRefundDue},
+			{"RefundSent", booking.StateReleased, true, booking.RefundSent, booking.ViewRefundDue},
+			{"RefundDone", booking.StateReleased, false, booking.RefundDone, booking.ViewReleased},
+			{"HeldAndBookedAgain", booking.StateHeld, true, "", booking.ViewReleased},
+			{"HeldWithoutARow", booking.StateHeld, false, "", booking.ViewPaying},
 		} {
 			m := b.ledger.seats.(*memory)
 			m.mu.Lock()
@@ -134,7 +144,11 @@ func TestView_WithoutARowTheRecordTells(t *testing.T) {
 			}
 			m.mu.Unlock()
 			rec.State = c.state
-			v := &checkout.Viewer{Rows: b.ledger, Records: record{rec: rec}}
+			of := record{rec: rec}
+			if c.refund != "" {
+				of.refunds = []booking.Refund{{State: c.refund}}
+			}
+			v := &checkout.Viewer{Rows: b.ledger, Records: of}
 			got, err := v.View(t.Context(), code(1), mine.Attempt)
 			if want := (booking.View{State: c.want, Level: "N1"}); err != nil || got != want {
 				t.Errorf("%s: got %+v, %v, want %+v", c.name, got, err, want)

@@ -70,6 +70,8 @@ type Deps struct {
 	Codes      booking.CodeRule
 	// Pages are what the local profile serves itself; nil where S3 and the CDN do.
 	Pages *Pages
+	// Webhook takes the gateway's notifications; nil where none is set up.
+	Webhook http.Handler
 	// ResultURL is the path of the result page, before ?booking=.
 	ResultURL string
 	// ReturnBudget is how long a browser that comes back from the gateway waits.
@@ -114,6 +116,9 @@ func (s *Server) routes() http.Handler {
 	}))
 	r.Post("/book", s.wrap(s.book))
 	r.Get("/payment/callback", s.wrap(s.callback))
+	if s.Webhook != nil {
+		r.Method(http.MethodPost, "/payment/webhook", s.Webhook)
+	}
 	r.Get("/booking/{token}", s.wrap(s.view))
 	r.Get("/health", s.wrap(s.health))
 	if s.Pages != nil {
