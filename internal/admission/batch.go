@@ -39,8 +39,9 @@ type job struct {
 	idem   string // key of the idempotency entry, or ""
 	body   string // hash of what was asked for; only with a key
 
-	// signal carries one message: the turn to lead, or the outcome.
-	signal chan signal
+	// signal carries one message at a time; the outcome is set before the last.
+	signal  chan signal
+	outcome outcome
 	// gone is set under the group's lock once the caller has given up.
 	gone bool
 	// late is set after the script said expired once; the second time stands.
@@ -55,11 +56,16 @@ func (j *job) over() error {
 	return j.ctx.Err()
 }
 
+// signal is the turn to lead, or says that the outcome is there.
 type signal struct {
 	lead bool
 	turn uint64 // with lead
-	ans  answer
-	err  error
+}
+
+// outcome is what became of a job.
+type outcome struct {
+	ans answer
+	err error
 }
 
 // group hands out the turn.
@@ -161,13 +167,14 @@ func (q *group) leave(j *job) (signal, bool) {
 }
 
 // finish gives the caller its outcome; false when it has given up.
-func (q *group) finish(j *job, s signal) bool {
+func (q *group) finish(j *job, o outcome) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if j.gone {
 		return false
 	}
-	j.signal <- s
+	j.outcome = o
+	j.signal <- signal{}
 	return true
 }
 
@@ -197,7 +204,7 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 			g.group.pass(turn)
 		case s := <-j.signal:
 			if !s.lead {
-				return s.ans, s.err
+				return j.outcome.ans, j.outcome.err
 			}
 			g.lead(g.group.take(), s.turn)
 		case <-over:
@@ -214,7 +221,7 @@ func (g *Gate) giveUp(j *job, why error) (answer, error) {
 	case sent && s.lead:
 		g.group.pass(s.turn)
 	case sent:
-		return s.ans, s.err
+		return j.outcome.ans, j.outcome.err
 	}
 	return answer{}, fmt.Errorf("admit: %w", why)
 }
@@ -291,7 +298,7 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 		// may have been full of them, and asks again.
 		for i := range results {
 			if w := results[i].ans.word; needsAck(w) || w == "level_full" || w == "sold_out" {
-				results[i] = signal{err: fmt.Errorf("admit: %w", wait.Err())}
+				results[i] = outcome{err: fmt.Errorf("admit: %w", wait.Err())}
 			}
 		}
 	}
@@ -300,7 +307,7 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 		// know: the same attempt finds it there, or takes it.
 		g.cohorts.retire()
 		for i := range results {
-			results[i] = signal{err: fmt.Errorf("admit: %w", demoted)}
+			results[i] = outcome{err: fmt.Errorf("admit: %w", demoted)}
 		}
 	}
 	undo := g.settleBatch(batch, results, acked)
@@ -346,7 +353,7 @@ func wantedBy(batch []*job) time.Time {
 
 // settleBatch marks what was acknowledged and lists the seats to undo: those
 // that attempts of this batch took, if it was not.
-func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []seatToUndo) {
+func (g *Gate) settleBatch(batch []*job, results []outcome, acked bool) (undo []seatToUndo) {
 	for i := range results {
 		r := &results[i]
 		if r.err != nil {
@@ -362,7 +369,7 @@ func (g *Gate) settleBatch(batch []*job, results []signal, acked bool) (undo []s
 }
 
 // uncertain turns every "full" into "try again": seats of its batch go back.
-func uncertain(results []signal) {
+func uncertain(results []outcome) {
 	for i := range results {
 		if w := results[i].ans.word; w == "level_full" || w == "sold_out" {
 			results[i].ans.word = "uncertain"
@@ -376,12 +383,12 @@ func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
 // runBatch runs the script over the batch, once more with its source if the
 // server had forgotten it, and then WAIT for as many replicas as asked. With an
 // error every job has it: the script is atomic.
-func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]signal, *redis.IntCmd) {
+func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]outcome, *redis.IntCmd) {
 	cmd, wait := g.runScript(ctx, conn, g.admitArgs(batch, "EVALSHA", admitScript.sha), asked)
 	if noScript(cmd.Err()) {
 		cmd, wait = g.runScript(ctx, conn, g.admitArgs(batch, "EVAL", admitScript.source), asked)
 	}
-	results := make([]signal, len(batch))
+	results := make([]outcome, len(batch))
 	a, err := answer{}, cmd.Err()
 	if err == nil {
 		a, err = parse(admitScript, cmd.Val())
@@ -393,7 +400,7 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, ask
 		err = fmt.Errorf("admit: %w", err)
 	}
 	for i := range results {
-		results[i] = signal{ans: a, err: err}
+		results[i] = outcome{ans: a, err: err}
 		if err == nil && a.word == "decided" {
 			results[i].ans.word, _ = a.rest[2*i].(string)
 			results[i].ans.detail, _ = a.rest[2*i+1].(string)

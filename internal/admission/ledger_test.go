@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -1325,8 +1326,10 @@ func TestAdmit_RushAdmitsExactlyTheCap(t *testing.T) {
 		for i := range candidates {
 			list = append(list, booking.Candidate{Code: fmt.Sprintf("R%05d", i), Email: "r@example.org"})
 		}
-		if err := l.AddCandidates(t.Context(), list); err != nil {
-			t.Fatal(err)
+		for some := range slices.Chunk(list, 500) {
+			if err := l.AddCandidates(t.Context(), some); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := l.Open(t.Context()); err != nil {
 			t.Fatal(err)

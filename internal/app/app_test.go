@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -166,8 +167,10 @@ func (f *fleet) addCandidates(t *testing.T, n int) {
 	for i := range list {
 		list[i] = booking.Candidate{Code: fmt.Sprintf("P%04d", i), Email: "x@example.org"}
 	}
-	if err := f.gate.AddCandidates(t.Context(), list); err != nil {
-		t.Fatal(err)
+	for some := range slices.Chunk(list, 500) {
+		if err := f.gate.AddCandidates(t.Context(), some); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-chi/chi/v5"
-	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -58,7 +57,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		start := time.Now()
 		ctx, ev := obs.WithEvent(r.Context())
 		ev.RequestID = requestID()
-		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		ww := &statusWriter{ResponseWriter: w}
 		ww.Header().Set("X-Request-Id", ev.RequestID)
 		defer func() {
 			if p := recover(); p != nil {
@@ -67,7 +66,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 				}
 				s.Log.ErrorContext(ctx, "handler panicked", "request_id", ev.RequestID, "panic", p, "stack", string(debug.Stack()))
 				ev.Outcome, ev.Cause = internal.slug, fmt.Errorf("panic: %v", p)
-				if ww.Status() == 0 {
+				if ww.status == 0 {
 					_ = s.answer(ww, r, describe(ev.Cause, ev.Level, ev.RequestID))
 				}
 			}
@@ -77,7 +76,32 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	})
 }
 
-func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.WrapResponseWriter, ev *obs.Event, took time.Duration) {
+// statusWriter remembers the status that was written; 0 is none yet.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader notes the first status.
+func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 && status >= http.StatusOK { // a 1xx is not the answer
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write is a 200 when no status was written.
+func (w *statusWriter) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach what it needs.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, ev *obs.Event, took time.Duration) {
 	route := chi.RouteContext(r.Context())
 	pattern := "unmatched"
 	if route == nil {
@@ -86,7 +110,7 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww middleware.Wrap
 	if route != nil && route.RoutePattern() != "" {
 		pattern = route.RoutePattern()
 	}
-	status := ww.Status()
+	status := ww.status
 	if status == 0 {
 		status = http.StatusOK
 	}
