@@ -100,6 +100,8 @@ type Row struct {
 	// UnfinishedAt is when the gateway first said "payer not finished" to the
 	// reconciler in this phase, Unix ms.
 	UnfinishedAt int64 `json:"unfinished_at,omitempty"`
+	// Extended is the last run of `holds extend` that made the deadline later.
+	Extended string `json:"extended,omitempty"`
 	// Back is the refused attempt this one took the seat over from; undo goes
 	// back to it.
 	Back *RefusedAttempt `json:"back,omitempty"`

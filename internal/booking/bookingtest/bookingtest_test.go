@@ -25,6 +25,7 @@ type sale struct {
 	records map[string]booking.Record // by attempt
 	charges []booking.Charge
 	mails   []booking.Mail
+	refunds []booking.Refund
 }
 
 func (s *sale) Rows(context.Context) (map[string]booking.Row, error) { return s.rows, nil }
@@ -40,9 +41,19 @@ func (s *sale) Records(context.Context) iter.Seq2[booking.Record, error] {
 	}
 }
 
+func (s *sale) Refunds(context.Context) iter.Seq2[booking.Refund, error] {
+	return func(yield func(booking.Refund, error) bool) {
+		for _, r := range s.refunds {
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
 func (s *sale) books() bookingtest.Books {
 	return bookingtest.Books{
-		Seats: s, Records: s, Unseated: map[string]bool{},
+		Seats: s, Records: s, Refunds: s, Unseated: map[string]bool{},
 		Completed: func() []booking.Charge { return s.charges },
 		Sent:      func() []booking.Mail { return s.mails },
 	}
@@ -80,6 +91,12 @@ func (s *sale) record(attempt string, change func(*booking.Record)) {
 	s.records[attempt] = rec
 }
 
+// late is money that goes back.
+func (s *sale) late(payment, transaction string) {
+	s.charges = append(s.charges, booking.Charge{PaymentID: payment, Transaction: transaction})
+	s.refunds = append(s.refunds, booking.Refund{PaymentID: payment, Transaction: transaction})
+}
+
 // The check is worth what it finds.
 func TestBooks_FindWhatIsBroken(t *testing.T) {
 	t.Parallel()
@@ -106,6 +123,17 @@ func TestBooks_FindWhatIsBroken(t *testing.T) {
 		{"mail said to be sent", func(s *sale) { s.record("a1", func(r *booking.Record) { r.Mail = booking.MailDue }) }, "says that the mail was sent", "says that the mail was sent"},
 		{"paid and no seat", func(s *sale) { s.charges = append(s.charges, booking.Charge{PaymentID: "TR0", Transaction: "TX0"}) }, "its seat is gone", "its seat is gone"},
 		{"paid and not settled", func(s *sale) { s.charges = append(s.charges, booking.Charge{PaymentID: "TR2", Transaction: "TX2"}) }, "", "payment TR2 is completed"},
+		{"paid and goes back", func(s *sale) { s.late("TR0", "TX0") }, "", ""},
+		{"paid by a second transaction, which goes back", func(s *sale) { s.late("TR1", "TX9") }, "", ""},
+		{"second transaction", func(s *sale) { s.charges = append(s.charges, booking.Charge{PaymentID: "TR1", Transaction: "TX9"}) }, "", "completed by TX9"},
+		{"seat and refund", func(s *sale) { s.refunds = append(s.refunds, booking.Refund{PaymentID: "TR1", Transaction: "TX1"}) }, "is a paid seat and goes back", "is a paid seat and goes back"},
+		{"paid record and refund", func(s *sale) {
+			s.late("TR0", "TX0")
+			s.record("a0", func(r *booking.Record) { r.State, r.Transaction = booking.StatePaid, "TX0" })
+		}, "is PAID by TX0, which goes back", "is PAID by TX0, which goes back"},
+		{"refund of another amount", func(s *sale) { s.late("TR0", "TX0"); s.refunds[0].Amount = 1 }, "its refund is 0.01", "its refund is 0.01"},
+		{"two refunds", func(s *sale) { s.late("TR0", "TX0"); s.refunds = append(s.refunds, s.refunds...) }, "has two refunds", "has two refunds"},
+		{"refund for nothing", func(s *sale) { s.refunds = []booking.Refund{{Transaction: "TX7"}} }, "refund of TX7, of which", "refund of TX7, of which"},
 		{"seat for nothing", func(s *sale) { s.charges = nil }, "the gateway knows nothing", "the gateway knows nothing"},
 		{"mail twice", func(s *sale) { s.mails = append(s.mails, s.mails...) }, "got 2 mails", "got 2 mails"},
 		{"mail to one who has not paid", func(s *sale) { s.mails = append(s.mails, booking.Mail{Record: booking.Record{Attempt: "a2"}}) }, "is not paid and got a mail", "is not paid and got a mail"},

@@ -25,16 +25,24 @@ type Records interface {
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
 }
 
+// Refunds is the money that goes back, as the check reads it.
+type Refunds interface {
+	Refunds(ctx context.Context) iter.Seq2[booking.Refund, error]
+}
+
 // Books is everything that must agree.
 type Books struct {
 	Seats   Seats
 	Records Records
-	// Completed lists the payments whose money has moved.
+	// Refunds are all there are; nil when no money goes back.
+	Refunds Refunds
+	// Completed lists the transactions by which money has moved.
 	Completed func() []booking.Charge
 	// Sent lists the mails handed over; nil leaves them unchecked.
 	Sent func() []booking.Mail
-	// Unseated are payments whose money has moved and that are no paid seat, for a
-	// reason that the test is about: late, second or wrong money.
+	// Unseated are payments whose money may be neither a paid seat nor a refund, for a
+	// reason that the test is about: nobody has been told of it yet, or the gateway's
+	// word on it is nonsense. It is never both all the same.
 	Unseated map[string]bool
 	// MailTwice allows a booking's mail to be sent again: the provider's own answer
 	// was lost.
@@ -44,7 +52,8 @@ type Books struct {
 // Check holds what must be true at any moment: in each level admitted and free
 // seats add up to the cap, the counters are what the rows say, every row that is
 // not finished will be looked at, records follow the ledger, nobody who paid has
-// lost the seat, nobody has one for nothing, nobody gets two mails.
+// lost the seat without a refund, nobody has both, or either for nothing, nobody
+// gets two mails.
 func (b Books) Check(t testing.TB) {
 	t.Helper()
 	b.report(t, false)
@@ -52,8 +61,8 @@ func (b Books) Check(t testing.TB) {
 
 // CheckAtRest is Check, and what must be true once the queue is empty and nobody
 // is at work: ledger and live records name the same attempts, every completed
-// payment is a paid seat, and of a paid seat the record is written and the mail
-// sent.
+// transaction is a paid seat or has one refund record, and of a paid seat the
+// record is written and the mail sent.
 func (b Books) CheckAtRest(t testing.TB) {
 	t.Helper()
 	b.report(t, true)
@@ -78,6 +87,7 @@ type books struct {
 	looks    map[string]int64
 	figures  booking.Figures
 	records  map[string]booking.Record // by attempt
+	refunds  map[string]booking.Refund // by transaction
 	problems []string
 }
 
@@ -88,7 +98,7 @@ func (b *books) bad(format string, args ...any) {
 // Problems is what Check or CheckAtRest finds; the error says what could not be
 // read.
 func (b Books) Problems(ctx context.Context, atRest bool) ([]string, error) {
-	r := &books{Books: b, byTry: map[string]booking.Row{}, records: map[string]booking.Record{}}
+	r := &books{Books: b, byTry: map[string]booking.Row{}, records: map[string]booking.Record{}, refunds: map[string]booking.Refund{}}
 	var err error
 	if r.rows, err = b.Seats.Rows(ctx); err != nil {
 		return nil, fmt.Errorf("rows: %w", err)
@@ -105,6 +115,9 @@ func (b Books) Problems(ctx context.Context, atRest bool) ([]string, error) {
 		}
 		r.records[rec.Attempt] = rec
 	}
+	if err := r.readRefunds(ctx); err != nil {
+		return nil, err
+	}
 	r.seats()
 	r.paidRecords()
 	r.money(atRest)
@@ -116,6 +129,22 @@ func (b Books) Problems(ctx context.Context, atRest bool) ([]string, error) {
 	}
 	sort.Strings(r.problems)
 	return r.problems, nil
+}
+
+func (b *books) readRefunds(ctx context.Context) error {
+	if b.Refunds == nil {
+		return nil
+	}
+	for refund, err := range b.Refunds.Refunds(ctx) {
+		if err != nil {
+			return fmt.Errorf("refunds: %w", err)
+		}
+		if _, twice := b.refunds[refund.Transaction]; twice {
+			b.bad("transaction %s has two refunds", refund.Transaction)
+		}
+		b.refunds[refund.Transaction] = refund
+	}
+	return nil
 }
 
 // seats compares rows, counters, caps and looks.
@@ -185,25 +214,42 @@ func (b *books) paidRecords() {
 	}
 }
 
-// money holds the gateway's completed payments against the seats.
+// money holds the gateway's completed transactions against seats and refunds.
 func (b *books) money(atRest bool) {
-	paidBy := map[string]bool{}
+	moved := map[string]bool{}
 	for _, c := range b.Completed() {
-		paidBy[c.Transaction] = true
-		if b.Unseated[c.PaymentID] {
-			continue
-		}
+		moved[c.Transaction] = true
 		row, kept := b.rowOf(c.PaymentID)
+		paid := kept && row.Phase == booking.PhasePaid && row.Transaction == c.Transaction
+		refund, back := b.refunds[c.Transaction]
 		switch {
+		case paid && back:
+			b.bad("transaction %s of payment %s is a paid seat and goes back", c.Transaction, c.PaymentID)
+		case paid || b.Unseated[c.PaymentID]:
+		case back:
+			if refund.PaymentID != c.PaymentID || refund.Amount != c.Amount || refund.Currency != c.Currency {
+				b.bad("transaction %s moved %s %s of payment %s, its refund is %s %s of payment %s", c.Transaction,
+					c.Amount, c.Currency, c.PaymentID, refund.Amount, refund.Currency, refund.PaymentID)
+			}
 		case !kept:
-			b.bad("payment %s is completed and its seat is gone", c.PaymentID)
-		case atRest && (row.Phase != booking.PhasePaid || row.Transaction != c.Transaction):
-			b.bad("payment %s is completed, its row is %s by %q", c.PaymentID, row.Phase, row.Transaction)
+			b.bad("payment %s is completed, its seat is gone, and its money does not go back", c.PaymentID)
+		case atRest:
+			b.bad("payment %s is completed by %s, its row is %s by %q, and its money does not go back", c.PaymentID, c.Transaction, row.Phase, row.Transaction)
 		}
 	}
 	for _, row := range b.rows {
-		if row.Phase == booking.PhasePaid && !paidBy[row.Transaction] {
+		if row.Phase == booking.PhasePaid && !moved[row.Transaction] {
 			b.bad("row of %s is paid by %s, of which the gateway knows nothing", row.Attempt, row.Transaction)
+		}
+	}
+	for _, rec := range b.records {
+		if _, back := b.refunds[rec.Transaction]; back && rec.State == booking.StatePaid {
+			b.bad("record of %s is PAID by %s, which goes back", rec.Attempt, rec.Transaction)
+		}
+	}
+	for transaction, refund := range b.refunds {
+		if !moved[transaction] && !b.Unseated[refund.PaymentID] {
+			b.bad("refund of %s, of which the gateway knows nothing", transaction)
 		}
 	}
 }

@@ -96,6 +96,8 @@ type payment struct {
 	refuse   string // the code that execute will answer
 	executed bool   // it has had its one execution
 	trx      string // money has moved
+	again    string // by a second transaction, too
+	divert   func(*booking.Charge)
 }
 
 // Gateway is a payment gateway that keeps the real one's rules: money moves by
@@ -141,6 +143,24 @@ func (g *Gateway) Complete(id string) {
 	g.with(id, func(p *payment) { p.executed, p.trx = true, "TX"+id })
 }
 
+// Divert has a payment complete otherwise than it was ordered. The change keeps
+// payment and transaction as they are.
+func (g *Gateway) Divert(id string, change func(*booking.Charge)) {
+	g.with(id, func(p *payment) { p.divert = change })
+}
+
+// CompleteAgain moves the money of a payment by a second transaction, which no query
+// about the payment tells of, and returns it.
+func (g *Gateway) CompleteAgain(id string) booking.Charge {
+	var again booking.Charge
+	g.with(id, func(p *payment) {
+		p.again = "TY" + id
+		again = p.charge(id)
+		again.Transaction = p.again
+	})
+	return again
+}
+
 func (g *Gateway) with(id string, do func(*payment)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,7 +190,7 @@ func (g *Gateway) Calls(c Call, id string) int {
 	return g.calls[key(c, id)]
 }
 
-// Completed lists the payments whose money has moved.
+// Completed lists the transactions by which money has moved.
 func (g *Gateway) Completed() []booking.Charge {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -178,6 +198,11 @@ func (g *Gateway) Completed() []booking.Charge {
 	for id, p := range g.payments {
 		if p.trx != "" {
 			out = append(out, p.charge(id))
+		}
+		if p.again != "" {
+			c := p.charge(id)
+			c.Transaction = p.again
+			out = append(out, c)
 		}
 	}
 	return out
@@ -267,10 +292,14 @@ func (p *payment) execute(id string, now time.Time) (string, booking.ChargeStatu
 }
 
 func (p *payment) charge(id string) booking.Charge {
-	return booking.Charge{
+	c := booking.Charge{
 		Status: booking.ChargeCompleted, PaymentID: id, Invoice: p.order.Invoice, Transaction: p.trx,
 		Amount: p.order.Amount, Currency: p.order.Currency, Code: "0000",
 	}
+	if p.divert != nil {
+		p.divert(&c)
+	}
+	return c
 }
 
 func key(c Call, id string) string { return string(c) + "\n" + id }

@@ -32,7 +32,9 @@ func NewWorld(clock *Clock, ledger LedgerDriver, seats Seats, store StoreDriver)
 		Mailer:     &Mailer{Faults: faults},
 		Background: new(Background),
 	}
-	w.Books = Books{Seats: seats, Records: store, Completed: w.Gateway.Completed, Sent: w.Mailer.Sent, Unseated: map[string]bool{}}
+	w.Books = Books{
+		Seats: seats, Records: store, Refunds: store, Completed: w.Gateway.Completed, Sent: w.Mailer.Sent, Unseated: map[string]bool{},
+	}
 	return w
 }
 
@@ -179,5 +181,19 @@ func (w *World) Want(t testing.TB, b Booking, phase booking.Phase, state booking
 	}
 	if got := w.State(t, b); got != state {
 		t.Errorf("record of %s: got %q, want %q", b.Code, got, state)
+	}
+}
+
+// WantRefund wants the transaction's money to go back, for that reason, one word of
+// the ledger's decision.
+func (w *World) WantRefund(t testing.TB, b Booking, transaction string, kind booking.MoneyKind, reason string) {
+	t.Helper()
+	r, err := w.Store.Refund(t.Context(), transaction)
+	if err != nil {
+		t.Errorf("refund of %s for %s: got %v, want one", transaction, b.Code, err)
+		return
+	}
+	if r.Attempt != b.Attempt || r.PaymentID != b.Payment.ID || r.Kind != kind || r.Reason != reason || r.State != booking.RefundDue {
+		t.Errorf("refund of %s for %s: got %+v, want kind %s, reason %q, due", transaction, b.Code, r, kind, reason)
 	}
 }

@@ -27,17 +27,22 @@ type store struct {
 
 func (s store) Corrupt(t testing.TB, candidateHash, attempt string) {
 	t.Helper()
+	s.spoil(t, `UPDATE records SET body = '{"v":1,' WHERE candidate_hash = ? AND attempt = ?`, candidateHash, attempt)
+}
+
+func (s store) spoil(t testing.TB, update string, args ...any) {
+	t.Helper()
 	db, err := sql.Open("sqlite", s.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }()
-	res, err := db.ExecContext(t.Context(), `UPDATE records SET body = '{"v":1,' WHERE candidate_hash = ? AND attempt = ?`, candidateHash, attempt)
+	res, err := db.ExecContext(t.Context(), update, args...)
 	if err != nil {
-		t.Fatalf("spoil a record: %v", err)
+		t.Fatalf("spoil a row: %v", err)
 	}
 	if n, _ := res.RowsAffected(); n != 1 {
-		t.Fatalf("spoil a record: got %d rows, want 1", n)
+		t.Fatalf("spoil a row: got %d rows, want 1", n)
 	}
 }
 
@@ -57,7 +62,7 @@ func open(t *testing.T, path string) store {
 
 func TestStore_KeepsTheContract(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) storetest.Store {
+	storetest.RunDriver(t, func(t *testing.T) storetest.Driver {
 		return open(t, filepath.Join(t.TempDir(), "records.db"))
 	})
 }
