@@ -27,11 +27,14 @@ import (
 	"holdfast/internal/flight"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/lease"
+	"holdfast/internal/notification"
 	"holdfast/internal/obs"
 	"holdfast/internal/paygate"
 	"holdfast/internal/paygate/redistoken"
 	"holdfast/internal/reconcile"
+	"holdfast/internal/refund"
 	"holdfast/internal/settle"
+	"holdfast/internal/snshook"
 	"holdfast/internal/statuspage"
 )
 
@@ -70,6 +73,9 @@ type Extras struct {
 	// token is used; nil keeps no copy. The local profile's Redis forgets it, the
 	// gateway's two grants an hour do not.
 	KeepToken func(ctx context.Context, state []byte) error
+	// Webhook says how notifications are proved, instead of by the configured topic
+	// and the public authorities; nil does not.
+	Webhook *snshook.Config
 	// ClockOffset moves the ledger's clock; tests only.
 	ClockOffset func() time.Duration
 }
@@ -81,6 +87,8 @@ type API struct {
 	Token      *redistoken.Source
 	Drivers    *Drivers
 	Reconciler *reconcile.Reconciler
+	Refunds    *refund.Service
+	Notices    *notification.Service
 	Publisher  *statuspage.Publisher
 	Edge       *httpapi.Server
 
@@ -246,11 +254,33 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
+	a.Refunds, err = refund.New(refund.Deps{
+		Store: a.Drivers.Store, Gateway: a.Gateway, Automatic: a.cfg.RefundAuto, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
 	a.Reconciler, err = reconcile.New(reconcile.Deps{
 		Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Store: a.Drivers.Store,
 		Every: a.cfg.ReconcileEvery, Budget: sweepBudget, Width: a.cfg.ReconcileWidth, QueriesPerSecond: float64(a.cfg.QueryRate),
 		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: paymentLapse, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+		AfterSweep: []func(context.Context) error{
+			func(ctx context.Context) error { _, err := a.Notices.Sweep(ctx); return err },
+			func(ctx context.Context) error { _, err := a.Refunds.Sweep(ctx); return err },
+		},
+		Restore: func(ctx context.Context) error { _, err := a.Notices.Restore(ctx); return err },
 	})
+	if err != nil {
+		return err
+	}
+	a.Notices, err = notification.New(notification.Deps{
+		Store: a.Drivers.Store, Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Background: a.flights,
+		Rate: a.Reconciler, Width: a.cfg.ReconcileWidth, Log: a.log, Registerer: a.reg,
+	})
+	if err != nil {
+		return err
+	}
+	webhook, err := a.webhook()
 	if err != nil {
 		return err
 	}
@@ -258,10 +288,29 @@ func (a *API) wire() error {
 		Booker: book, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store},
 		Sealer: sealer, Background: a.flights, Codes: codes,
 		Pages:     &httpapi.Pages{Objects: a.extras.Objects, Sales: a.Gate},
+		Webhook:   webhook,
 		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),
 		Log: a.log, Registerer: a.reg,
 	})
 	return err
+}
+
+// webhook is the route of the gateway's notifications; nil when there is no topic.
+func (a *API) webhook() (http.Handler, error) {
+	cfg := snshook.Config{TopicARN: a.cfg.NotifyTopic}
+	if a.extras.Webhook != nil {
+		cfg = *a.extras.Webhook
+	}
+	if cfg.TopicARN == "" {
+		return nil, nil
+	}
+	verifier, err := snshook.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
+	}
+	return snshook.NewHandler(snshook.Deps{
+		Verifier: verifier, Keeper: a.Notices, Arrived: a.Notices.Arrived, Log: a.log, Registerer: a.reg,
+	})
 }
 
 // returnBudget leaves the redirect itself within what the browser waits.

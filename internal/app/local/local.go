@@ -10,6 +10,7 @@ package local
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,7 @@ import (
 	"holdfast/internal/objstore/memory"
 	"holdfast/internal/obs"
 	"holdfast/internal/redisproc"
+	"holdfast/internal/snshook"
 )
 
 // settings are the command's flags.
@@ -156,8 +158,12 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	closing(drivers.Close)
 	reg := obs.NewRegistry()
 	token := filepath.Join(s.data, "gateway-token.json")
+	webhook, err := notify(gateway, cfg.PublicURL)
+	if err != nil {
+		return err
+	}
 	api, err := app.NewAPI(ctx, cfg, app.Extras{
-		Drivers: drivers, Objects: memory.New(), InProcessRedis: seats.inProcess,
+		Drivers: drivers, Objects: memory.New(), InProcessRedis: seats.inProcess, Webhook: webhook,
 		KeepToken: func(_ context.Context, state []byte) error { return writeFile(token, state) },
 	}, log, reg)
 	if err != nil {
@@ -195,6 +201,28 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	return err
 }
 
+// notify has the gateway notify this run of payments, and says how that is proved:
+// by the gateway's own authority, its certificate handed over instead of fetched.
+func notify(gateway *mockgateway.Gateway, publicURL string) (*snshook.Config, error) {
+	authority, err := gateway.CAPEM()
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(authority) {
+		return nil, errors.New("the mock gateway's authority is no certificate")
+	}
+	settings := gateway.Settings()
+	settings.Notifications.URL = publicURL + "/payment/webhook"
+	if err := gateway.SetSettings(settings); err != nil {
+		return nil, err
+	}
+	return &snshook.Config{
+		TopicARN: mockgateway.DefaultTopic, Roots: roots,
+		Fetch: func(context.Context, string) ([]byte, error) { return gateway.CertificatePEM() },
+	}, nil
+}
+
 // environment is what this run would be told as separate processes.
 func environment(s settings, p *ports, r *seatsRedis) (map[string]string, error) {
 	key, err := sealKey(filepath.Join(s.data, "seal.key"))
@@ -219,6 +247,7 @@ func environment(s settings, p *ports, r *seatsRedis) (map[string]string, error)
 		"HOLDFAST_GATEWAY_PASSWORD":   "local",
 		"HOLDFAST_RECONCILE_EVERY":    "5s",
 		"HOLDFAST_LINGER":             "0s", // no balancer is in front
+		"HOLDFAST_REFUND_AUTO":        "true",
 	}, nil
 }
 
