@@ -196,7 +196,9 @@ func (s *Service) Arrived(n booking.Notification) {
 		defer func() { <-s.arrived }()
 		ctx, cancel := context.WithTimeout(context.Background(), workTimeout)
 		defer cancel()
-		s.count(s.look(ctx, n, new(round)))
+		if outcome, err := s.count(s.look(ctx, n, new(round))); outcome == lookFailed {
+			s.deps.Log.WarnContext(ctx, "notification is left to a sweep", "message_id", n.ID, "error", err)
+		}
 	}) {
 		<-s.arrived
 	}

@@ -103,7 +103,7 @@ func (s *Service) unrecorded(ctx context.Context, n booking.Notification, r *rou
 
 // ask decides by the gateway's word on the record's payment.
 func (s *Service) ask(ctx context.Context, n booking.Notification, rec booking.Record, r *round) (string, error) {
-	since := s.deps.Now().Sub(rec.ExecuteAt).Abs()
+	since := s.deps.Now().Sub(rec.ExecuteAt).Abs() // clocks of two servers
 	if rec.State == booking.StateHeld && !rec.ExecuteAt.IsZero() && since < answerTime {
 		return s.later(ctx, n, errAnswering)
 	}
