@@ -1,10 +1,16 @@
 package seatctl
 
-import "holdfast/internal/bench"
+import (
+	"time"
+
+	"holdfast/internal/bench"
+)
 
 type benchCommand struct {
 	Hotpath      hotpathCommand      `cmd:"" help:"Measure the rejection path against what it is built of."`
 	Alternatives alternativesCommand `cmd:"" help:"Sell one hot level by our script and by other ways."`
+	Gateway      gatewayCommand      `cmd:"" help:"Measure rejections while the payment gateway is slow."`
+	Wave         waveCommand         `cmd:"" help:"Let many holds fall due within a minute and see them settled."`
 }
 
 // benchFlags: the figures have one form, which --json names for scripts.
@@ -43,4 +49,50 @@ func (*alternativesCommand) Run(s *session) error {
 		return err
 	}
 	return s.printJSON(r)
+}
+
+type gatewayCommand struct{ benchFlags }
+
+// Run is the command.
+func (*gatewayCommand) Run(s *session) error {
+	r, err := bench.Gateway(s.ctx, bench.DefaultGateway(), s.stderr)
+	if err != nil {
+		return err
+	}
+	return s.printJSON(r)
+}
+
+type waveCommand struct {
+	benchFlags
+	Holds   int           `help:"How many holds fall due." default:"20000"`
+	Latency time.Duration `help:"What the gateway takes for an answer." default:"100ms"`
+}
+
+// Help is kong's detailed help.
+func (waveCommand) Help() string {
+	return `Starts servers of its own on free loopback ports and touches no deployment. How
+far it is goes to stderr, the figures as one JSON document to stdout.
+
+Exit status: 0 every hold was settled within two minutes, oldest first and under
+the query rate; 1 not so, and stderr says what; 2 it could not be run.
+
+Example:
+  seatctl bench wave --holds 2000 --json > wave.json`
+}
+
+// Run is the command.
+func (c *waveCommand) Run(s *session) error {
+	o := bench.DefaultWave()
+	o.Holds, o.Latency = c.Holds, c.Latency
+	r, err := bench.Wave(s.ctx, o, s.stderr)
+	if err != nil {
+		return err
+	}
+	if err := s.printJSON(r); err != nil {
+		return err
+	}
+	if err := r.Check(); err != nil {
+		return wrong(err)
+	}
+	return nil
 }
