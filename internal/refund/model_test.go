@@ -153,10 +153,10 @@ func (m *model) begin(p *process, byHand bool) {
 	go func() {
 		defer func() { p.ended <- struct{}{} }() // after a crash, too
 		if !byHand {
-			_, _ = p.svc.Send(context.Background(), m.transaction) //nolint:usetesting // a crash, not the test, ends it
+			_, _ = p.svc.Send(context.Background(), m.transaction)
 			return
 		}
-		out, err := p.svc.SettleByHand(context.Background(), m.transaction, "alice", "in cash") //nolint:usetesting // as above
+		out, err := p.svc.SettleByHand(context.Background(), m.transaction, "alice", "in cash")
 		if err == nil {
 			p.settled = &out
 		}
@@ -226,7 +226,7 @@ func (m *model) check(t *rapid.T) {
 	if n := m.gateway.refunds(m.transaction); n > 1 {
 		t.Fatalf("refunded %d times", n)
 	}
-	r, err := m.store.Refund(context.Background(), m.transaction) //nolint:usetesting // rapid's t has no context of a test
+	r, err := m.store.Refund(context.Background(), m.transaction)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestSend_NeverRefundsTwiceWhateverCrashes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n++
 		transaction := fmt.Sprintf("CK%d", n)
-		if _, put, err := st.PutRefund(context.Background(), due(transaction, start)); err != nil || !put { //nolint:usetesting // as above
+		if _, put, err := st.PutRefund(context.Background(), due(transaction, start)); err != nil || !put {
 			t.Fatal(put, err)
 		}
 		m := newModel(t, st, transaction)
@@ -258,7 +258,7 @@ func TestSend_NeverRefundsTwiceWhateverCrashes(t *testing.T) {
 		for range 50 {
 			who := pick(t, "who", 0, 1, 2, 3)
 			if who == 0 {
-				m.advance(pick[time.Duration](t, "seconds", 2, 10, 30, 45, 95, 125, 600) * time.Second)
+				m.advance(time.Duration(pick(t, "seconds", 2, 10, 30, 45, 95, 125, 600)) * time.Second)
 				m.check(t)
 				continue
 			}
@@ -296,7 +296,7 @@ func (m *model) end(t *rapid.T, refusing bool) {
 		}
 		m.check(t)
 	}
-	r, err := m.store.Refund(context.Background(), m.transaction) //nolint:usetesting // as above
+	r, err := m.store.Refund(context.Background(), m.transaction)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -309,6 +309,41 @@ func TestSettleByHand_WaitsForACallThatMayStillLand(t *testing.T) {
 	}
 }
 
+// slow is a store in which writing "sent" takes its time.
+type slow struct {
+	refund.Store
+	sent func()
+}
+
+func (s slow) RefundSent(ctx context.Context, transaction, claim string, at time.Time) error {
+	defer s.sent()
+	return s.Store.RefundSent(ctx, transaction, claim, at)
+}
+
+// A process that stood still may have lost its claim: what it knew counts no more.
+func TestSend_AfterStandingStillSendsNothing(t *testing.T) {
+	t.Parallel()
+	var c *clock
+	w := newWorld(t, func(d *refund.Deps) { d.Store = slow{d.Store, func() { c.advance(time.Minute) }} })
+	c = w.clock
+	w.put(t, due("CK1", start))
+	_, err := w.Send(t.Context(), "CK1")
+	wantError(t, "Send", err, booking.ErrNotSent)
+	w.wantCalls(t)
+}
+
+func TestSettleByHand_AfterStandingStillSettlesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.put(t, due("CK1", start))
+	w.gateway.asking = func() { w.clock.advance(2 * time.Minute) }
+	_, err := w.SettleByHand(t.Context(), "CK1", "alice", "cash")
+	wantError(t, "SettleByHand", err, refund.ErrBusy)
+	if r, err := w.store.Refund(t.Context(), "CK1"); err != nil || r.State != booking.RefundDue {
+		t.Errorf("refund: got %+v, %v, want it due", r, err)
+	}
+}
+
 func TestSettleByHand_WantsWhoAndWhy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -36,11 +36,12 @@ type Report struct {
 	Outage bool
 }
 
-// Sweep sends what is open, oldest decision first since the gateway takes refunds for
-// about 15 days, if that is automatic, and sets the gauge in any case. A refund with trouble is asked about every 10 minutes.
-// When ctx ends, or the gateway cannot be reached, it begins no more and waits for
-// those at work, which takes less than 2 minutes. The error says why the sweep
-// could not be made or finished; what became of one refund is in the report.
+// Sweep sends what is open, if that is automatic, oldest decision first since the
+// gateway takes refunds for about 15 days, and sets the gauge in any case. A refund
+// with trouble is asked about every 10 minutes. When ctx ends, or the gateway
+// cannot be reached, it begins no more and waits for those at work, which takes less
+// than 2 minutes. The error says why the sweep could not be made or finished; what
+// became of one refund is in the report.
 func (s *Service) Sweep(ctx context.Context) (Report, error) {
 	open, report, err := s.open(ctx)
 	if err != nil {

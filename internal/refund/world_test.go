@@ -68,6 +68,7 @@ type gateway struct {
 	onCall  giving                   // what refund calls meet
 	onAsk   giving                   // what questions meet
 	during  func(transaction string) // while a refund call is under way
+	asking  func()                   // while a question is
 }
 
 func newGateway(c *clock) *gateway {
@@ -136,6 +137,9 @@ func (g *gateway) refund(o booking.RefundOrder, as giving) (booking.RefundAnswer
 }
 
 func (g *gateway) RefundStatus(ctx context.Context, payment, transaction string) (booking.RefundAnswer, error) {
+	if g.asking != nil {
+		g.asking()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := ctx.Err(); err != nil {

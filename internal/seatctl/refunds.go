@@ -1,0 +1,404 @@
+package seatctl
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"os/user"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/app"
+	"holdfast/internal/booking"
+	"holdfast/internal/refund"
+)
+
+type refundsCommand struct {
+	List   refundsListCommand   `cmd:"" help:"List the refunds that are not done."`
+	Retry  refundsRetryCommand  `cmd:"" help:"Send a refund, or go on with it, now."`
+	Settle refundsSettleCommand `cmd:"" help:"End a refund whose money has been given back otherwise."`
+}
+
+// refundService is what the commands do; see refund.Service.
+type refundService interface {
+	List(ctx context.Context) iter.Seq2[booking.Refund, error]
+	Send(ctx context.Context, transaction string) (booking.Refund, error)
+	SettleByHand(ctx context.Context, transaction, by, note string) (refund.Settled, error)
+}
+
+// withRefunds has fn work on the deployment's refunds.
+func (s *session) withRefunds(fn func(refundService) error) (err error) {
+	o, err := s.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	st, err := refundStore(o)
+	if err != nil {
+		return err
+	}
+	gateway, ok := o.Ops.Gateway.(booking.RefundGateway)
+	if !ok {
+		return errors.New("the gateway's client gives nothing back")
+	}
+	svc, err := refund.New(refund.Deps{Store: st, Gateway: gateway, Log: o.Ops.Log, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		return err
+	}
+	return fn(svc)
+}
+
+// refundStore is the driver behind the operator's narrower port.
+func refundStore(o *app.Operator) (refund.Store, error) {
+	st, ok := o.Ops.Store.(refund.Store)
+	if !ok {
+		return nil, errors.New("the booking store's driver keeps no refunds")
+	}
+	return st, nil
+}
+
+type refundsListCommand struct {
+	JSON bool `help:"Print one JSON document."`
+}
+
+// Help is kong's detailed help.
+func (*refundsListCommand) Help() string {
+	return `Reads what is owed, oldest decision first, and asks the gateway nothing. A refund
+is due, or sent: then the gateway is asked before anything is sent again. What
+stands under TROUBLE is for a person to look at.
+
+Exit status: 0 listed, if it is nothing, too; 1 a refund cannot be read, and the
+others are listed; 2 it could not be run.
+
+Example:
+  seatctl refunds list --data data/local`
+}
+
+// Run is the command.
+func (c *refundsListCommand) Run(s *session) (err error) {
+	o, err := s.open(false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	st, err := refundStore(o)
+	if err != nil {
+		return err
+	}
+	return s.listRefunds(st.OpenRefunds(s.ctx), c.JSON)
+}
+
+func (s *session) listRefunds(list iter.Seq2[booking.Refund, error], asJSON bool) error {
+	open, unreadable, err := readRefunds(list)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = s.printJSON(struct {
+			Refunds []booking.Refund `json:"refunds"`
+		}{open})
+	} else {
+		err = s.printRefunds(open)
+	}
+	if err == nil && len(unreadable) > 0 {
+		err = wrong(errors.Join(unreadable...))
+	}
+	return err
+}
+
+// readRefunds reads what is open, and says what cannot be read.
+func readRefunds(list iter.Seq2[booking.Refund, error]) (open []booking.Refund, unreadable []error, err error) {
+	open = []booking.Refund{} // a list in JSON, if it is empty, too
+	for r, err := range list {
+		switch {
+		case errors.Is(err, booking.ErrUnreadable):
+			unreadable = append(unreadable, err)
+		case err != nil:
+			return nil, nil, err
+		default:
+			open = append(open, r)
+		}
+	}
+	return open, unreadable, nil
+}
+
+func (s *session) printRefunds(open []booking.Refund) error {
+	if len(open) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no refund is open")
+		return err
+	}
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TRANSACTION\tPAYMENT\tAMOUNT\tLEVEL\tKIND\tREASON\tSTATE\tDECIDED\tSENT\tTROUBLE")
+	for _, r := range open {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Transaction, r.PaymentID, money(r), r.Level, r.Kind, r.Reason,
+			r.State, r.DecidedAt.Format(time.RFC3339), timeOrDash(r.SentAt), orDash(strings.Join(strings.Fields(r.Trouble), " ")))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "\n%d open: %s\n", len(open), sums(open))
+	_, err := fmt.Fprint(s.stdout, b.String())
+	return err
+}
+
+func money(r booking.Refund) string { return r.Amount.String() + " " + r.Currency }
+
+// sums is what a list comes to; a sale has one currency.
+func sums(list []booking.Refund) string {
+	var (
+		by    = map[string]booking.Money{}
+		order []string
+	)
+	for _, r := range list {
+		if _, ok := by[r.Currency]; !ok {
+			order = append(order, r.Currency)
+		}
+		by[r.Currency] += r.Amount
+	}
+	for i, currency := range order {
+		order[i] = by[currency].String() + " " + currency
+	}
+	return strings.Join(order, ", ")
+}
+
+func timeOrDash(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+type refundsRetryCommand struct {
+	Transaction string `arg:"" optional:"" help:"Transaction whose money goes back."`
+	All         bool   `help:"All that are open, one after the other, oldest decision first."`
+	JSON        bool   `help:"Print one JSON document."`
+}
+
+// Help is kong's detailed help.
+func (*refundsRetryCommand) Help() string {
+	return `Money goes back. One that was sent before is asked about first, and sent again only
+if the gateway has made none; one that another process works on is left alone. Run
+it as often as you like: no money goes back twice. --all ends when the gateway
+cannot be reached.
+
+Exit status: 0 done, now or before; 1 not done, and what is in the way is said; 2 it
+could not be run.
+
+Example:
+  seatctl refunds retry CK250NROQ5 --data data/local
+  seatctl refunds retry --all`
+}
+
+// Run is the command.
+func (c *refundsRetryCommand) Run(s *session) error {
+	if c.All == (c.Transaction != "") {
+		return errors.New("name one TRANSACTION, or give --all")
+	}
+	by, err := operator(s.getenv)
+	if err != nil {
+		return err
+	}
+	return s.withRefunds(s.retryRefunds(c, by))
+}
+
+// retried is what became of one refund.
+type retried struct {
+	Transaction string `json:"transaction"`
+	Done        bool   `json:"done"`
+	// Refund is as it now stands; absent where it could not be read.
+	Refund *booking.Refund `json:"refund,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+func (s *session) retryRefunds(c *refundsRetryCommand, by string) func(refundService) error {
+	return func(svc refundService) error {
+		todo := []booking.Refund{{Transaction: c.Transaction}}
+		var unreadable []error
+		if c.All {
+			var err error
+			if todo, unreadable, err = readRefunds(svc.List(s.ctx)); err != nil {
+				return err
+			}
+			fmt.Fprintf(s.stderr, "%d refunds are open, %s: each is sent, or asked about.\n", len(todo), orDash(sums(todo)))
+		}
+		out, missed := []retried{}, unreadable
+		for i, r := range todo {
+			did := retry(s.ctx, svc, r.Transaction)
+			out = append(out, did.retried)
+			if did.err != nil {
+				missed = append(missed, fmt.Errorf("%s: %w", r.Transaction, did.err))
+			}
+			s.logRefund(by, "refunds retry", "", *cmp.Or(did.Refund, &r), did.err)
+			if !c.JSON && did.Done {
+				if _, err := fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, did.Refund.DoneBy, money(*did.Refund), orDash(did.Refund.RefundTransaction)); err != nil {
+					return err
+				}
+			}
+			if left := len(todo) - i - 1; left > 0 && (s.ctx.Err() != nil || unreachable(did.err)) {
+				missed = append(missed, fmt.Errorf("%d more were not begun", left))
+				break
+			}
+		}
+		if c.JSON {
+			if err := s.printJSON(struct {
+				Refunds []retried `json:"refunds"`
+			}{out}); err != nil {
+				return err
+			}
+		}
+		if len(missed) > 0 {
+			return wrong(fmt.Errorf("not done: %w", errors.Join(missed...)))
+		}
+		return nil
+	}
+}
+
+func unreachable(err error) bool {
+	return errors.Is(err, booking.ErrGatewayOutage) || errors.Is(err, booking.ErrNotSent)
+}
+
+type attempted struct {
+	retried
+	err error
+}
+
+func retry(ctx context.Context, svc refundService, transaction string) attempted {
+	r, err := svc.Send(ctx, transaction)
+	out := attempted{retried{Transaction: transaction, Done: err == nil}, err}
+	if r.Transaction != "" {
+		out.Refund = &r
+	}
+	if errors.Is(err, refund.ErrBusy) && !r.ClaimUntil.IsZero() {
+		out.err = fmt.Errorf("%w, until %s at the latest", err, r.ClaimUntil.Format(time.RFC3339))
+	}
+	if out.err != nil {
+		out.Error = out.err.Error()
+	}
+	return out
+}
+
+type refundsSettleCommand struct {
+	Transaction string `arg:"" help:"Transaction whose money has been given back otherwise."`
+	Reason      string `help:"How the money was given back, and why so; kept with the refund. Name no person." required:"" placeholder:"TEXT"`
+	Yes         bool   `help:"Do it without asking."`
+	JSON        bool   `help:"Print one JSON document."`
+}
+
+// Help is kong's detailed help.
+func (*refundsSettleCommand) Help() string {
+	return `For money that has been given back past the gateway, or in its portal. The gateway
+is asked first: if it has made the refund as ordered, that is how it ends.
+Otherwise it ends by your word, under your name as the system knows it, and no
+program sends it any more: check that the money is back.
+
+Exit status: 0 settled; 1 refused, done before, or ended with a doubt that the
+gateway left; 2 it could not be run.
+
+Example:
+  seatctl refunds settle CK250NROQ5 --reason "bank transfer 4711"`
+}
+
+// Run is the command.
+func (c *refundsSettleCommand) Run(s *session) error {
+	if strings.TrimSpace(c.Reason) == "" {
+		return errors.New("--reason: say how and why")
+	}
+	by, err := operator(s.getenv)
+	if err != nil {
+		return err
+	}
+	return s.withRefunds(s.settleRefund(c, by))
+}
+
+// settled is what the command tells.
+type settled struct {
+	Refund booking.Refund `json:"refund"`
+	Doubt  string         `json:"doubt,omitempty"`
+}
+
+func (s *session) settleRefund(c *refundsSettleCommand, by string) func(refundService) error {
+	return func(svc refundService) error {
+		if !c.Yes && !s.agreed(fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more. Go on? [y/N] ", c.Transaction, by)) {
+			return wrong(errors.New("not agreed: nothing was changed"))
+		}
+		did, err := svc.SettleByHand(s.ctx, c.Transaction, by, strings.TrimSpace(c.Reason))
+		r := did.Refund
+		r.Transaction = c.Transaction // where it could not be read
+		s.logRefund(by, "refunds settle", strings.TrimSpace(c.Reason), r, errors.Join(err, did.Doubt))
+		switch {
+		case errors.Is(err, refund.ErrDone):
+			return wrong(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.DoneBy, r.DoneAt.Format(time.RFC3339)))
+		case err != nil:
+			return wrong(fmt.Errorf("not settled: %w", err))
+		}
+		if c.JSON {
+			out := settled{Refund: r}
+			if did.Doubt != nil {
+				out.Doubt = did.Doubt.Error()
+			}
+			err = s.printJSON(out)
+		} else {
+			_, err = fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, r.DoneBy, money(r), orDash(r.RefundTransaction))
+		}
+		if err == nil && did.Doubt != nil {
+			err = wrong(fmt.Errorf("it is settled, but %w: look in the gateway's portal whether the money has gone back twice", did.Doubt))
+		}
+		return err
+	}
+}
+
+// logRefund writes the one line that a person's step leaves: the refund as it
+// stands after it, and what was in the way.
+func (s *session) logRefund(by, what, reason string, r booking.Refund, err error) {
+	attrs := []slog.Attr{
+		slog.String("transaction", r.Transaction), slog.String("payment", r.PaymentID), slog.String("attempt", r.Attempt),
+		slog.String("amount", money(r)), slog.String("state", string(r.State)), slog.String("done_by", r.DoneBy), slog.String("refund", r.RefundTransaction),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	s.logChange(by, what, reason, attrs...)
+}
+
+// agreed asks a question whose answer is no unless somebody says yes.
+func (s *session) agreed(question string) bool {
+	fmt.Fprint(s.stderr, question)
+	line, _ := bufio.NewReader(s.stdin).ReadString('\n') // what did not come is no
+	switch strings.ToLower(strings.TrimSpace(line)) {
+	case "y", "yes":
+		return true
+	}
+	return false
+}
+
+// operator is who runs this, by the platform: the account, and under sudo the one
+// it was called from. Nobody but root is believed to be under sudo.
+func operator(getenv func(string) string) (string, error) {
+	u, err := user.Current()
+	if err != nil {
+		return "", fmt.Errorf("who runs this: %w", err)
+	}
+	return operatorOf(u, getenv), nil
+}
+
+func operatorOf(u *user.User, getenv func(string) string) string {
+	if from := getenv("SUDO_USER"); u.Uid == "0" && from != "" && from != u.Username {
+		return from + " as " + u.Username
+	}
+	return u.Username
+}

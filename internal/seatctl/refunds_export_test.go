@@ -1,0 +1,65 @@
+package seatctl
+
+import (
+	"bytes"
+	"context"
+	"os/user"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// RefundService is what the refund commands work on.
+type RefundService = refundService
+
+// Refunds runs a command of "refunds" against a service, and returns the exit
+// code and what it said.
+func Refunds(ctx context.Context, svc RefundService, stdin string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	var c struct {
+		Refunds refundsCommand `cmd:""`
+	}
+	parser, err := kong.New(&c, kong.Name("seatctl"), kong.Writers(&out, &errs))
+	if err != nil {
+		return exitNotRun, "", err.Error()
+	}
+	s := &session{ctx: ctx, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	parsed, err := parser.Parse(append([]string{"refunds"}, args...))
+	if err == nil {
+		switch name, _, _ := strings.Cut(strings.TrimPrefix(parsed.Command(), "refunds "), " "); name {
+		case "list":
+			err = s.listRefunds(svc.List(ctx), c.Refunds.List.JSON)
+		case "retry":
+			err = s.retryRefunds(&c.Refunds.Retry, "alice")(svc)
+		case "settle":
+			err = s.settleRefund(&c.Refunds.Settle, "alice")(svc)
+		}
+	}
+	code = end(&errs, err)
+	return code, out.String(), errs.String()
+}
+
+// RunRefunds runs a command of "refunds" as the command line does.
+func RunRefunds(ctx context.Context, data, stdin string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	var c struct {
+		Refunds refundsCommand `cmd:""`
+	}
+	helped := false
+	parser, err := kong.New(&c, kong.Name("seatctl"), kong.Writers(&out, &errs), kong.Exit(func(int) { helped = true }))
+	if err != nil {
+		return exitNotRun, "", err.Error()
+	}
+	parsed, err := parser.Parse(append([]string{"refunds"}, args...))
+	if err == nil && !helped {
+		err = parsed.Run(&session{ctx: ctx, data: data, getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
+	}
+	if helped {
+		err = nil
+	}
+	code = end(&errs, err)
+	return code, out.String(), errs.String()
+}
+
+// OperatorOf is who runs the program.
+func OperatorOf(u *user.User, getenv func(string) string) string { return operatorOf(u, getenv) }
