@@ -43,6 +43,7 @@ var plan = []struct {
 		"internal/settle":       {"internal/booking"},
 		"internal/refund":       {"internal/booking"},
 		"internal/notification": {"internal/booking"},
+		"internal/resolve":      {"internal/booking"},
 		"internal/record":       {"internal/booking"},
 		"internal/reconcile":    {"internal/booking"},
 		"internal/saleops":      {"internal/booking"},

@@ -35,9 +35,13 @@ const (
 type commands struct {
 	Data string `help:"Folder of a local run, whose holdfast.env names the deployment. Without it the HOLDFAST_* variables do." placeholder:"DIR"`
 
-	Audit   auditCommand   `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
-	Rebuild rebuildCommand `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
-	Bench   benchCommand   `cmd:"" help:"Measure the hot path, or its alternatives, on this machine."`
+	Audit    auditCommand    `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
+	Rebuild  rebuildCommand  `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
+	Holds    holdsCommand    `cmd:"" help:"Holds: give lost time back."`
+	Bookings bookingsCommand `cmd:"" help:"Bookings: end a payment in doubt."`
+	Refunds  refundsCommand  `cmd:"" help:"Refunds: list, retry, settle."`
+	Gateway  gatewayCommands `cmd:"" help:"The payment gateway: try it."`
+	Bench    benchCommand    `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds."`
 }
 
 const description = `The operator's tool of a Holdfast sale.
@@ -111,14 +115,22 @@ func end(stderr io.Writer, err error) int {
 	return code
 }
 
+// settings are the variables that name the deployment.
+func (s *session) settings() (getenv func(string) string, err error) {
+	if s.data == "" {
+		return s.getenv, nil
+	}
+	if getenv, err = config.ReadEnv(filepath.Join(s.data, config.EnvFile)); err != nil {
+		return nil, fmt.Errorf("--data %s: %w: is cmd/local running on this folder", s.data, err)
+	}
+	return getenv, nil
+}
+
 // open reaches the deployment; with gateway its commands can ask that too.
 func (s *session) open(gateway bool) (*app.Operator, error) {
-	getenv := s.getenv
-	if s.data != "" {
-		var err error
-		if getenv, err = config.ReadEnv(filepath.Join(s.data, config.EnvFile)); err != nil {
-			return nil, fmt.Errorf("--data %s: %w: is cmd/local running on this folder", s.data, err)
-		}
+	getenv, err := s.settings()
+	if err != nil {
+		return nil, err
 	}
 	cfg, err := config.LoadOperator(getenv)
 	if err != nil {

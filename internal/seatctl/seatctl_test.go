@@ -159,8 +159,8 @@ func walk(t *testing.T, d *deployment) {
 		"sale demo-2026", "all 2/20700", "1 completed, 0 without a clear answer", "every rule that was seen holds")
 	var report saleops.Report
 	got := run(t, "", "--data", d.data, "audit", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report.Broken() || len(report.Rules) != 11 || got.code != 0 {
-		t.Fatalf("audit --json: got %d %+v, %v, want 11 rules that hold", got.code, got, err)
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report.Broken() || len(report.Rules) != 12 || got.code != 0 {
+		t.Fatalf("audit --json: got %d %+v, %v, want 12 rules that hold", got.code, got, err)
 	}
 
 	if err := d.rdb.Incr(t.Context(), "{sale}:adm:total").Err(); err != nil {
@@ -205,7 +205,7 @@ func walk(t *testing.T, d *deployment) {
 	if err := d.rdb.Set(t.Context(), "{sale}:adm:rebuild", "token", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	rebuild("", "--confirm", "demo-2026").want(t, 0, "rebuilt sale demo-2026", "2: 1 paid, 1 held", "An earlier run", "now that is acknowledged")
+	rebuild("", "--confirm", "demo-2026").want(t, 0, "rebuilt sale demo-2026", "2: 1 paid, 1 held", "An earlier run", "now all of it is acknowledged")
 	rebuild("", "--confirm", "demo-2026").want(t, 1, "is not lost", "nothing was changed")
 	run(t, "", "audit", "--data", d.data).want(t, 0, "closed, read", "all 2/20700", "every rule that was seen holds")
 
@@ -242,7 +242,7 @@ func dropMessages(ctx context.Context, q *queue.Queue) error {
 
 func TestSeatctl_HelpHasAnExampleAndExitCodes(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{nil, {"audit"}, {"rebuild"}, {"bench", "hotpath"}, {"bench", "alternatives"}} {
+	for _, args := range [][]string{nil, {"audit"}, {"rebuild"}, {"holds", "extend"}, {"bookings", "resolve"}, {"gateway", "check"}, {"bench", "hotpath"}, {"bench", "alternatives"}} {
 		run(t, "", append(args, "--help")...).want(t, 0, "Example:", "Exit status:", "seatctl "+strings.Join(args, " "))
 	}
 }

@@ -34,6 +34,8 @@ var (
 	notices string
 	//go:embed done.lua
 	done string
+	//go:embed extend.lua
+	extend string
 	//go:embed postpone.lua
 	postpone string
 	//go:embed due.lua
@@ -67,6 +69,7 @@ var (
 	Late       = prelude + late
 	Notices    = prelude + notices
 	Done       = prelude + done
+	Extend     = prelude + extend
 	Postpone   = prelude + postpone
 	Due        = prelude + due
 	Look       = prelude + look

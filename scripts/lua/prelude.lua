@@ -24,7 +24,7 @@ end
 local PHASES = {new = true, payable = true, held = true, refused = true, paying = true, paid = true}
 local TEXTS = {'attempt', 'level', 'phase', 'currency'}
 local NUMBERS = {'slot', 'admitted_at', 'hold', 'amount'}
-local MAYBE_TEXTS = {'payment', 'owner', 'ended_by', 'transaction'}
+local MAYBE_TEXTS = {'payment', 'owner', 'ended_by', 'transaction', 'extended'}
 local MAYBE_NUMBERS = {'deadline', 'ends', 'paid_at', 'looks', 'misses', 'unfinished_at'}
 
 local function has(row, names, kind, optional)

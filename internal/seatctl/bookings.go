@@ -1,0 +1,209 @@
+package seatctl
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/resolve"
+)
+
+type bookingsCommand struct {
+	Resolve bookingsResolveCommand `cmd:"" help:"End a payment in doubt as paid or not paid."`
+}
+
+type bookingsResolveCommand struct {
+	Code    string `arg:"" help:"Candidate code."`
+	Paid    string `help:"It is paid, by this transaction of the gateway." xor:"word" required:"" placeholder:"TRANSACTION"`
+	NotPaid bool   `help:"It is not paid, and will not be." xor:"word" required:""`
+	Reason  string `help:"Why; told again in what it did. Name no person." required:"" placeholder:"TEXT"`
+	Force   bool   `help:"Against the objections that it names."`
+	Yes     bool   `help:"Do it without asking."`
+	JSON    bool   `help:"Print one JSON document."`
+}
+
+// Help is kong's detailed help.
+func (*bookingsResolveCommand) Help() string {
+	return `For a seat that is kept because nobody knows whether it was paid. It shows the
+row, the record and the gateway's present word, and what speaks against your
+decision, before it does anything.
+
+--paid settles the seat with the transaction; the record follows, the mail is a
+sweep's. --not-paid ends the payment as a refused one; it never gives the seat
+back: that is done at its deadline, when the gateway has said once more that
+there is no money. Refused, unless --force: a seat that is not in doubt, and what
+the gateway contradicts. A transaction that paid for another seat or goes back is
+refused always.
+
+Exit status: 0 decided; 1 refused, not agreed, or not finished; 2 it could not be
+run.
+
+Example:
+  seatctl bookings resolve AB-1001 --paid CK250NROQ5 --reason "merchant portal, ticket 12" --data data/local`
+}
+
+// resolved is what the command tells.
+type resolved struct {
+	Code        string   `json:"code"`
+	Attempt     string   `json:"attempt"`
+	Payment     string   `json:"payment"`
+	Paid        bool     `json:"paid"`
+	Transaction string   `json:"transaction,omitempty"`
+	Reason      string   `json:"reason"`
+	Forced      bool     `json:"forced"`
+	Objections  []string `json:"objections"`
+	Warnings    []string `json:"warnings"`
+	Before      standing `json:"before"`
+	After       standing `json:"after"`
+	// Follows is what happens next, by itself.
+	Follows string `json:"follows"`
+}
+
+// standing is where row and record stand.
+type standing struct {
+	Phase  booking.Phase       `json:"phase"`
+	Record booking.RecordState `json:"record"`
+}
+
+func (s standing) attr(name string) slog.Attr {
+	return slog.Group(name, "phase", string(s.Phase), "record", string(s.Record))
+}
+
+// transactionForm is what a transaction of the gateway looks like.
+var transactionForm = regexp.MustCompile(`^[0-9A-Za-z._~-]{1,128}$`)
+
+// Run is the command.
+func (c *bookingsResolveCommand) Run(s *session) (err error) {
+	rule, err := booking.NewCodeRule(`.+`) // one that is no code has no seat
+	if err != nil {
+		return err
+	}
+	code, err := rule.Normalize(c.Code)
+	switch {
+	case err != nil:
+		return fmt.Errorf("CODE: %w", err)
+	case strings.TrimSpace(c.Reason) == "":
+		return errors.New("--reason: say why")
+	case !c.NotPaid && !transactionForm.MatchString(c.Paid):
+		return fmt.Errorf("--paid %q: no transaction looks like this", c.Paid)
+	}
+	by, err := operator(s.getenv)
+	if err != nil {
+		return err
+	}
+	o, err := s.open(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	return s.resolve(c, o.Resolver(), code, by)
+}
+
+func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, by string) error {
+	p, err := r.Plan(s.ctx, code, resolve.Decision{Transaction: c.Paid})
+	if p.Case.Row.Attempt != "" {
+		if err := s.showCase(p); err != nil {
+			return err
+		}
+	}
+	switch {
+	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrNoPayment), errors.Is(err, resolve.ErrTransactionUsed):
+		return wrong(fmt.Errorf("%w: nothing was changed", err))
+	case err != nil:
+		return err
+	case len(p.Objections) > 0 && !c.Force:
+		return wrong(fmt.Errorf("refused: %s: nothing was changed", strings.Join(p.Objections, "; ")))
+	}
+	word := "NOT PAID"
+	if c.Paid != "" {
+		word = "PAID by transaction " + c.Paid
+	}
+	if !c.Yes && !s.agreed(fmt.Sprintf("This decides, by the word of %s, that payment %s is %s. Go on? [y/N] ", by, p.Case.Row.Payment, word)) {
+		return wrong(errors.New("not agreed: nothing was changed"))
+	}
+	out := resolved{
+		Code: code, Attempt: p.Case.Row.Attempt, Payment: p.Case.Row.Payment, Paid: c.Paid != "", Transaction: c.Paid, Reason: c.Reason,
+		Forced: len(p.Objections) > 0, Objections: append([]string{}, p.Objections...), Before: standing{Phase: p.Case.Row.Phase},
+	}
+	if p.Case.Record != nil {
+		out.Before.Record = p.Case.Record.State
+	}
+	done, err := r.Carry(s.ctx, p, c.Force)
+	out.Warnings = append(append([]string{}, p.Warnings...), done.Warnings...)
+	out.After, out.Follows = standing{done.Row.Phase, done.Record}, follows(p, done)
+	attrs := []slog.Attr{
+		slog.String("attempt", out.Attempt), slog.String("payment", out.Payment), slog.Bool("paid", out.Paid),
+		slog.String("transaction", out.Transaction), slog.Bool("forced", out.Forced), out.Before.attr("before"), out.After.attr("after"),
+	}
+	if err != nil {
+		s.logChange(by, "bookings resolve", c.Reason, append(attrs, slog.Any("error", err))...)
+		return wrong(fmt.Errorf("not finished: %w", err))
+	}
+	s.logChange(by, "bookings resolve", c.Reason, attrs...)
+	if c.JSON {
+		return s.printJSON(out)
+	}
+	for _, w := range done.Warnings {
+		fmt.Fprintf(s.stderr, "warning: %s\n", w)
+	}
+	_, err = fmt.Fprintf(s.stdout, "%s: payment %s is %s: %s\n%s\n", code, out.Payment, word, c.Reason, out.Follows)
+	return err
+}
+
+// showCase says what is known, before anything is decided.
+func (s *session) showCase(p resolve.Plan) error {
+	c, row := p.Case, p.Case.Row
+	w := tabwriter.NewWriter(s.stderr, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "candidate\t%s, level %s, %s %s, now %s\n", c.Code, row.Level, row.Amount, row.Currency, c.Now.UTC().Format(time.RFC3339))
+	fmt.Fprintf(w, "row\t%s, attempt %s, payment %s, deadline %s\n", row.Phase, row.Attempt, orDash(row.Payment), millis(row.Deadline))
+	switch row.Phase {
+	case booking.PhasePaying:
+		fmt.Fprintf(w, "\tpaying until %s, looked at %d times in doubt\n", millis(row.Ends), row.Looks)
+	case booking.PhasePaid:
+		fmt.Fprintf(w, "\tby transaction %s at %s\n", row.Transaction, millis(row.PaidAt))
+	case booking.PhaseNew, booking.PhasePayable, booking.PhaseHeld, booking.PhaseRefused:
+		fmt.Fprintf(w, "\tlooked at %d times in doubt, rebuilt in doubt %t\n", row.Looks, row.Doubt)
+	}
+	if rec := c.Record; rec != nil {
+		fmt.Fprintf(w, "record\t%s, payment %s, execute announced %s, transaction %s, reason %s\n",
+			rec.State, rec.PaymentID, timeOrDash(rec.ExecuteAt), orDash(rec.Transaction), orDash(rec.Reason))
+	} else {
+		fmt.Fprintf(w, "record\tnone: %v\n", c.RecordErr)
+	}
+	if c.AskErr != nil {
+		fmt.Fprintf(w, "gateway\tno clear answer: %v\n", c.AskErr)
+	} else {
+		fmt.Fprintf(w, "gateway\t%s, code %s, transaction %s, %s %s\n", c.Charge.Status, orDash(c.Charge.Code), orDash(c.Charge.Transaction), c.Charge.Amount, c.Charge.Currency)
+	}
+	for _, text := range p.Objections {
+		fmt.Fprintf(w, "OBJECTION\t%s\n", text)
+	}
+	for _, text := range p.Warnings {
+		fmt.Fprintf(w, "warning\t%s\n", text)
+	}
+	return w.Flush()
+}
+
+func millis(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).UTC().Format(time.RFC3339)
+}
+
+// follows says what happens by itself after the decision.
+func follows(p resolve.Plan, done resolve.Done) string {
+	if p.Decision.Transaction != "" {
+		return "The confirmation mail is sent by a sweep, within about a minute."
+	}
+	const then = "the gateway is asked once more: a clear answer other than completed gives the seat back, completed gives it to its payer after all, and without a clear answer it is kept."
+	if p.Case.Now.UnixMilli() >= done.Row.Deadline {
+		return "Its deadline has passed. At the next sweep " + then
+	}
+	return "The candidate may start another payment until " + millis(done.Row.Deadline) + ". Then " + then
+}
