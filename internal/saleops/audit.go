@@ -64,6 +64,7 @@ const (
 	RuleLookedAt   = "looked-at"
 	RuleDoubt      = "doubt"
 	RuleMoney      = "money"
+	RuleSignals    = "signals"
 	RuleQueue      = "queue"
 	RuleStatus     = "status"
 	RuleUnreadable = "unreadable"
@@ -130,10 +131,11 @@ var rules = []struct{ code, text string }{
 	{RulePaid, "a record is PAID if and only if its row is paid"},
 	{RuleLookedAt, "every unfinished row is looked at in time"},
 	{RuleDoubt, "a seat in doubt is kept, and asked about again"},
-	{RuleMoney, "money moved if and only if the seat is paid"},
+	{RuleMoney, "money that moved is a paid seat or a refund, never both, never neither"},
+	{RuleSignals, "what the gateway has said on its own account is worked off"},
 	{RuleQueue, "no message is stuck or dead"},
 	{RuleStatus, "status.json says what the ledger says"},
-	{RuleUnreadable, "every row and record can be read, and is one of this sale's"},
+	{RuleUnreadable, "all that is stored can be read, and every row is one of this sale's"},
 }
 
 // Audit compares ledger, store, queue, and as asked the gateway and status.json,
@@ -213,10 +215,13 @@ type reading struct {
 	counted       booking.Figures // with rowsN and looksN of one moment
 	rowsN, looksN int
 	queue         booking.QueueStats
-	rows          map[string]booking.Row // by code
-	looks         map[string]time.Time   // by code
-	records       []booking.Record       // of the running sale
-	others        int                    // records of other sales
+	rows          map[string]booking.Row    // by code
+	looks         map[string]time.Time      // by code
+	records       []booking.Record          // of the running sale
+	others        int                       // records of other sales
+	paidBy        map[string]string         // transaction -> the PAID record, of any sale
+	refunds       map[string]booking.Refund // by transaction, of any sale
+	signals       []booking.Notification    // open ones
 	status        *statusDocument
 	statusErr     error
 
@@ -250,10 +255,12 @@ type statusDocument struct {
 }
 
 // read reads everything once. Records come before rows: a PAID record is
-// written after its row is paid, and that row stays so.
+// written after its row is paid, and that row stays so; and before refunds: a
+// record is released for one that is there.
 func (o *Ops) read(ctx context.Context, opts AuditOptions) (*reading, error) {
 	r := &reading{
 		rows: map[string]booking.Row{}, looks: map[string]time.Time{},
+		paidBy: map[string]string{}, refunds: map[string]booking.Refund{},
 		findings: map[string]finding{}, inFlight: map[string]int{}, overdue: map[booking.Phase]int{},
 	}
 	var err error
@@ -280,6 +287,12 @@ func (o *Ops) read(ctx context.Context, opts AuditOptions) (*reading, error) {
 		default:
 			r.records = append(r.records, rec)
 		}
+		if err == nil && rec.State == booking.StatePaid {
+			r.paidBy[rec.Transaction] = fmt.Sprintf("record %s of %s is PAID by it", rec.Attempt, rec.Code)
+		}
+	}
+	if err := o.readMoney(ctx, r); err != nil {
+		return nil, err
 	}
 	if err := o.readRows(ctx, r); err != nil {
 		return nil, err
@@ -417,6 +430,8 @@ func (r *reading) compare(charges map[string]booking.Charge, asked map[string]bo
 	r.oneLive()
 	r.attempts()
 	r.lookedAt()
+	r.returned()
+	r.unworked()
 	if charges != nil {
 		r.money(charges, asked)
 	}
@@ -535,16 +550,22 @@ func (r *reading) attempts() {
 	}
 }
 
-// sameOrder compares what row and record of one attempt both know. None of it
-// changes once there is a record.
+// sameOrder compares what row and record of one attempt both know. Of it only the
+// deadline changes, to a later one, in the row first; and an attempt whose late
+// money got it a seat after all is admitted anew, paid at once.
 func (r *reading) sameOrder(rec booking.Record, row booking.Row) {
 	var wrong differences
 	differ(&wrong, "level", rec.Level, row.Level)
 	differ(&wrong, "amount", rec.Amount, row.Amount)
 	differ(&wrong, "currency", rec.Currency, row.Currency)
 	differ(&wrong, "payment", rec.PaymentID, row.Payment)
-	differ(&wrong, "admitted", inMillis(rec.AdmittedAt), inMillis(time.UnixMilli(row.AdmittedAt)))
-	differ(&wrong, "deadline", inMillis(rec.Deadline), inMillis(time.UnixMilli(row.Deadline)))
+	anew := row.Phase == booking.PhasePaid && row.AdmittedAt == row.PaidAt && row.Deadline == row.PaidAt
+	if !anew || row.AdmittedAt < rec.AdmittedAt.UnixMilli() {
+		differ(&wrong, "admitted", inMillis(rec.AdmittedAt), inMillis(time.UnixMilli(row.AdmittedAt)))
+	}
+	if !anew && row.Deadline < rec.Deadline.UnixMilli() {
+		differ(&wrong, "deadline", inMillis(rec.Deadline), inMillis(time.UnixMilli(row.Deadline)))
+	}
 	if len(wrong) > 0 {
 		r.bad(RuleRecords, rec.Attempt+" order", "record %s of %s is not what its row says: %s", rec.Attempt, rec.Code, strings.Join(wrong, "; "))
 	}
@@ -629,60 +650,6 @@ func (r *reading) latestLook(row booking.Row) time.Time {
 		}
 	}
 	return from.Add(lookAgain + inFlight) // now is a while ago
-}
-
-// money holds the gateway's word against the seats.
-func (r *reading) money(charges map[string]booking.Charge, asked map[string]booking.Row) {
-	r.answered = len(charges)
-	for _, charge := range charges {
-		if charge.Status == booking.ChargeCompleted {
-			r.completed++
-		}
-	}
-	ordered := map[string]bool{}
-	for _, rec := range r.records {
-		ordered[rec.PaymentID] = true
-		r.charged(rec, charges, asked)
-	}
-	for code, row := range r.rows {
-		if row.Payment != "" && !ordered[row.Payment] {
-			r.charged(row.HeldRecord(code, "", ""), charges, asked)
-		}
-	}
-}
-
-// charged holds the gateway's word on one attempt against its seat.
-func (r *reading) charged(rec booking.Record, charges map[string]booking.Charge, asked map[string]booking.Row) {
-	charge, answered := charges[rec.PaymentID]
-	if !answered {
-		return
-	}
-	key := rec.Attempt + " " + rec.PaymentID
-	row := r.rows[rec.Code]
-	owns := row.Attempt == rec.Attempt && row.Payment == rec.PaymentID
-	if charge.Status != booking.ChargeCompleted {
-		was := asked[rec.Code]
-		if owns && row.Phase == booking.PhasePaid && was.Attempt == rec.Attempt && was.Phase == booking.PhasePaid {
-			r.bad(RuleMoney, key, "row %s of %s is paid, and the gateway says that payment %s is %s", row.Attempt, rec.Code, rec.PaymentID, charge.Status)
-		}
-		return
-	}
-	err := charge.Check(rec)
-	switch {
-	case err != nil:
-		r.bad(RuleMoney, key, "attempt %s of %s: %v", rec.Attempt, rec.Code, err)
-	case owns && row.Phase == booking.PhasePaid && row.Transaction == charge.Transaction:
-	case owns && row.Phase != booking.PhasePaid:
-		// Money moves by an execute call, and the record says when one was last
-		// announced.
-		since := rec.AdmittedAt
-		if rec.ExecuteAt.After(since) {
-			since = rec.ExecuteAt
-		}
-		r.badSince(since, RuleMoney, key, "payment %s is completed by %s for attempt %s of %s, and its row is still %s", rec.PaymentID, charge.Transaction, rec.Attempt, rec.Code, row.Phase)
-	default:
-		r.bad(RuleMoney, key, "payment %s is completed by %s for attempt %s of %s, and its row is %s", rec.PaymentID, charge.Transaction, rec.Attempt, rec.Code, describe(row, row.Attempt == rec.Attempt))
-	}
 }
 
 // published compares status.json with the ledger's figures.
@@ -831,10 +798,13 @@ func (r *reading) figure(rule string, opts AuditOptions, unanswered int) string 
 	case RuleDoubt:
 		return fmt.Sprintf("%d seats in doubt, %d of them after more than %d extensions, %d not asked about in time", r.doubts, r.called, doubtLooks, r.forgotten)
 	case RuleMoney:
-		if !opts.Gateway {
-			return "the gateway was not asked"
+		asked := "the gateway was not asked"
+		if opts.Gateway {
+			asked = fmt.Sprintf("%d payments asked about, %d completed, %d without a clear answer", r.answered+unanswered, r.completed, unanswered)
 		}
-		return fmt.Sprintf("%d payments asked about, %d completed, %d without a clear answer", r.answered+unanswered, r.completed, unanswered)
+		return asked + "; refunds " + r.refundFigure()
+	case RuleSignals:
+		return r.signalFigure()
 	case RuleQueue:
 		return fmt.Sprintf("%d waiting, %d in flight, %d dead, oldest %s", r.queue.Waiting, r.queue.InFlight, r.queue.Dead, r.queue.OldestAge.Round(time.Second))
 	case RuleStatus:
@@ -843,7 +813,7 @@ func (r *reading) figure(rule string, opts AuditOptions, unanswered int) string 
 		}
 		return fmt.Sprintf("version %d, %d left", r.status.Version, r.status.Total.Left)
 	case RuleUnreadable:
-		return fmt.Sprintf("%d rows, %d records read", len(r.rows), len(r.records)+r.others)
+		return fmt.Sprintf("%d rows, %d records, %d refunds, %d open notifications read", len(r.rows), len(r.records)+r.others, len(r.refunds), len(r.signals))
 	}
 	return ""
 }

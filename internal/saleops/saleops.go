@@ -27,16 +27,23 @@ type Ledger interface {
 	Restore(ctx context.Context, token string, rows []booking.RestoredRow) error
 	FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error)
 	ForgetRebuild(ctx context.Context, token string) error
+	// Late decides once for each transaction; the answer is acknowledged.
+	Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error)
 	UnfinishedRebuild(ctx context.Context) (token string, err error)
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Now(ctx context.Context) (time.Time, error)
 	Census
 }
 
-// Store is read by a rebuild, and told the end of what lapsed.
+// Store is read by audit and rebuild, and told the end of what lapsed. An item of a
+// scan that cannot be read is an error that wraps booking.ErrUnreadable; the scan
+// goes on.
 type Store interface {
+	// Empty tells whether there is neither a record nor a refund.
 	Empty(ctx context.Context) (bool, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
+	Refunds(ctx context.Context) iter.Seq2[booking.Refund, error]
+	OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error]
 	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
 }
 
@@ -104,6 +111,13 @@ type Rebuilt struct {
 	// paid; Doubtful those whose seats are kept because it gave no word, or because
 	// an execute call had been announced.
 	Released, Doubtful int
+	// Refunded counts held records that were ended because the money of their payment
+	// goes back, by a refund record.
+	Refunded int
+	// Decided counts refunds whose decision the ledger knows again, Contradicted those
+	// whose very transaction pays for a seat: the store says both, and a person must
+	// look.
+	Decided, Contradicted int
 	// Unreadable counts records that could not be read.
 	Unreadable int
 	// Earlier: an earlier run had done all of it and did not hear so. Of the
@@ -116,11 +130,14 @@ const queryWidth = 32
 
 // Rebuild restores an empty seat ledger from the store: records past their
 // deadline first come to their end by the gateway's word, then rows and counters
-// are written, and the epoch last. It refuses while the queue holds messages,
-// when the ledger has an epoch, when a record cannot be read, and when a cap
-// would be exceeded. Safe to repeat until it succeeds: a run that begins ends any
-// other, and one that finds the epoch of a run whose last step was not
-// acknowledged repeats that step.
+// are written, then the epoch, and the late decisions of the refunds, which need
+// one: before them, whoever decides finds the refund in the store. A completed
+// payment past its deadline stays a held row, of which the reconciler makes a paid
+// seat or a refund. A store with refunds alone is rebuilt without a seat. It refuses
+// while the queue holds messages, when the ledger has an epoch, when a record or a
+// refund cannot be read, and when a cap would be exceeded. Safe to repeat until it
+// succeeds: a run that begins ends any other, and one that finds the epoch of a run
+// whose last steps were not acknowledged repeats those.
 func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	var out Rebuilt
 	switch epoch, err := o.Ledger.Epoch(ctx); {
@@ -140,14 +157,18 @@ func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	if err != nil {
 		return out, err
 	}
-	epoch, err := o.latestEpoch(ctx, &out)
+	back, err := o.readRefunds(ctx)
+	if err != nil {
+		return out, err
+	}
+	epoch, err := o.latestEpoch(ctx, back, &out)
 	if err != nil {
 		return out, err
 	}
 	if out.Unreadable > 0 {
 		return out, fmt.Errorf("%d records cannot be read, and each may be a seat: repair them first: %w", out.Unreadable, booking.ErrUnreadable)
 	}
-	seats, err := o.seats(ctx, epoch, now, &out)
+	seats, err := o.seats(ctx, epoch, now, back, &out)
 	if err != nil {
 		return out, err
 	}
@@ -164,38 +185,43 @@ func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 			out.Held++
 		}
 	}
-	out.Applied, err = o.restore(ctx, sale, epoch, rows)
+	err = o.restore(ctx, sale, epoch, rows, back, &out)
 	return out, err
 }
 
-// restore makes an empty Redis the sale's ledger, with these rows.
-func (o *Ops) restore(ctx context.Context, sale booking.Sale, epoch string, rows []booking.RestoredRow) (booking.Applied, error) {
+// restore makes an empty Redis the sale's ledger, with these rows and decisions.
+func (o *Ops) restore(ctx context.Context, sale booking.Sale, epoch string, rows []booking.RestoredRow, back refunds, out *Rebuilt) error {
 	token, err := o.Ledger.BeginRebuild(ctx)
 	if err != nil {
-		return booking.Applied{}, err
+		return err
 	}
 	for part := range slices.Chunk(rows, chunk) {
 		if err := o.Ledger.Restore(ctx, token, part); err != nil {
-			return booking.Applied{}, err
+			return err
 		}
 	}
-	return o.finish(ctx, sale, epoch, token)
+	return o.finish(ctx, sale, epoch, token, back, out)
 }
 
-// finish is the last step, and forgets the token once that is acknowledged.
-func (o *Ops) finish(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error) {
+// finish is the last steps: the epoch, then the late decisions. It forgets the token
+// once all are acknowledged, so that the next run finishes what broke off.
+func (o *Ops) finish(ctx context.Context, sale booking.Sale, epoch, token string, back refunds, out *Rebuilt) error {
 	applied, err := o.Ledger.FinishRebuild(ctx, sale, epoch, token)
 	if err != nil {
-		return applied, fmt.Errorf("rebuild: %w", err)
+		return fmt.Errorf("rebuild: %w", err)
+	}
+	out.Applied = applied
+	if err := o.restoreDecisions(ctx, back, out); err != nil {
+		return fmt.Errorf("rebuild: %w", err)
 	}
 	if err := o.Ledger.ForgetRebuild(ctx, token); err != nil {
 		// The rebuild stands. With its token left, a repeat would only say so again.
 		o.Log.WarnContext(ctx, "token of a finished rebuild may be left", "error", err)
 	}
-	return applied, nil
+	return nil
 }
 
-// acknowledge repeats the last step of a rebuild that left its token with its
+// acknowledge repeats the last steps of a rebuild that left its token with its
 // epoch. Without a token the ledger is nobody's to rebuild.
 func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) (Rebuilt, error) {
 	out := Rebuilt{Earlier: true}
@@ -206,7 +232,11 @@ func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) 
 	if token == "" {
 		return out, fmt.Errorf("rebuild: %w", ErrNotLost)
 	}
-	if out.Applied, err = o.finish(ctx, sale, epoch, token); err != nil {
+	back, err := o.readRefunds(ctx)
+	if err != nil {
+		return out, err
+	}
+	if err := o.finish(ctx, sale, epoch, token, back, &out); err != nil {
 		return out, err
 	}
 	paid := map[string]bool{} // by code: a scan may tell a row twice
@@ -226,9 +256,13 @@ func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) 
 	return out, nil
 }
 
-// latestEpoch is the epoch of the newest attempt: the running sale's.
-func (o *Ops) latestEpoch(ctx context.Context, out *Rebuilt) (string, error) {
+// latestEpoch is the epoch of the newest attempt: the running sale's. A refund may
+// outlive every record of its sale.
+func (o *Ops) latestEpoch(ctx context.Context, back refunds, out *Rebuilt) (string, error) {
 	epoch := ""
+	for _, r := range back {
+		epoch = max(epoch, booking.AttemptEpoch(r.Attempt))
+	}
 	for rec, err := range o.Store.Records(ctx) {
 		if errors.Is(err, booking.ErrUnreadable) {
 			out.Unreadable++
@@ -249,15 +283,20 @@ func (o *Ops) latestEpoch(ctx context.Context, out *Rebuilt) (string, error) {
 // seats picks the record that is each candidate's seat: the paid one, else the
 // newest that is held, or was refused while its seat is still within its time.
 // Held ones past their deadline, or beside the seat, are ended by the gateway's
-// word.
-func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, out *Rebuilt) (map[string]booking.Record, error) {
-	seats := map[string]booking.Record{}
-	var ask []booking.Record
+// word; those whose late money goes back without asking: the ledger has said that
+// they are no seats, and a row of theirs may be one too many.
+func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, back refunds, out *Rebuilt) (map[string]booking.Record, error) {
+	seats, unseated := map[string]booking.Record{}, back.unseated()
+	var ask, over []booking.Record
 	for rec, err := range o.Store.Records(ctx) {
 		if err != nil {
 			return nil, fmt.Errorf("scan records: %w", err)
 		}
 		if rec.Epoch != epoch || !mayHaveASeat(rec, now) {
+			continue
+		}
+		if payment, is := unseated[rec.Attempt]; is && payment == rec.PaymentID && rec.State != booking.StatePaid {
+			over = append(over, rec)
 			continue
 		}
 		there, taken := seats[rec.Code]
@@ -278,7 +317,16 @@ func (o *Ops) seats(ctx context.Context, epoch string, now time.Time, out *Rebui
 			ask = append(ask, rec)
 		}
 	}
-	ended, err := o.end(ctx, ask, now, out)
+	for _, rec := range over {
+		if rec.State != booking.StateHeld {
+			continue
+		}
+		if err := o.Store.Release(ctx, rec, booking.ReasonRefund, now); err != nil {
+			return nil, fmt.Errorf("release record: %w", err)
+		}
+		out.Refunded++
+	}
+	ended, err := o.end(ctx, ask, now, back, out)
 	if err != nil {
 		return nil, err
 	}
@@ -304,8 +352,10 @@ func mayHaveASeat(rec booking.Record, now time.Time) bool {
 // end releases the held records that the gateway says are not paid, and tells
 // which. It never does when an execute call had been announced: "not paid" may
 // have been said before that call came to its end, so the reconciler takes those
-// over, and asks again. Nor when there is no answer, or money has moved.
-func (o *Ops) end(ctx context.Context, records []booking.Record, now time.Time, out *Rebuilt) (map[string]bool, error) {
+// over, and asks again. Nor when there is no answer, or money has moved; but money
+// otherwise than ordered, once its refund is on record, ends its payment, and for
+// the seat it is not completed.
+func (o *Ops) end(ctx context.Context, records []booking.Record, now time.Time, back refunds, out *Rebuilt) (map[string]bool, error) {
 	var mu sync.Mutex
 	ended := map[string]bool{}
 	g, ctx := errgroup.WithContext(ctx)
@@ -317,20 +367,26 @@ func (o *Ops) end(ctx context.Context, records []booking.Record, now time.Time, 
 		g.Go(func() error {
 			charge, err := o.Gateway.Query(ctx, rec.PaymentID)
 			unclear := err != nil || charge.Status == booking.ChargeUnknown
-			if unclear || charge.Status == booking.ChargeCompleted || !rec.ExecuteAt.IsZero() {
+			completed := !unclear && charge.Status == booking.ChargeCompleted
+			goesBack := completed && errors.Is(charge.Check(rec), booking.ErrOtherThanOrdered) && back.of(rec, charge.Transaction)
+			if !goesBack && (unclear || completed || !rec.ExecuteAt.IsZero()) {
 				mu.Lock()
 				defer mu.Unlock()
-				if unclear || charge.Status != booking.ChargeCompleted {
+				if !completed {
 					out.Doubtful++
 				}
 				return nil
 			}
-			if err := o.Store.Release(ctx, rec, booking.ReasonLapsed, now); err != nil {
+			reason, count := booking.ReasonLapsed, &out.Released
+			if goesBack {
+				reason, count = booking.ReasonRefund, &out.Refunded
+			}
+			if err := o.Store.Release(ctx, rec, reason, now); err != nil {
 				return fmt.Errorf("release record: %w", err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out.Released++
+			*count++
 			ended[rec.Attempt] = true
 			return nil
 		})
@@ -399,6 +455,7 @@ func (o *Ops) Start(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	if err != nil {
 		return Rebuilt{}, err
 	}
-	applied, err := o.restore(ctx, sale, booking.NewEpoch(now), nil)
-	return Rebuilt{Applied: applied}, err
+	var out Rebuilt
+	err = o.restore(ctx, sale, booking.NewEpoch(now), nil, nil, &out)
+	return out, err
 }

@@ -24,6 +24,13 @@ broken: keep the output as you keep the candidates. A difference counts when it
 is older than two minutes, where its age can be told, and is there in each of
 three readings; the others are "in flight". What was not looked at is said.
 
+Rule "money" looks at refunds always, and at the gateway's word with --gateway: a
+transaction that pays for a seat has no refund, and one that completed without a
+seat, or otherwise than ordered, has one. Its figure tells the refunds that are
+due, sent and done. Rule "signals" is broken by a notification of the gateway that
+is open for more than an hour: see the logs for why its payment got neither seat
+nor refund.
+
 Exit status: 0 every rule that was asked about holds; 1 a rule is broken, or one
 that was asked about is NOT SEEN, since gateway or status.json gave no answer; 2
 the audit could not be made.

@@ -94,6 +94,27 @@ func (s *still) settle(t *testing.T, b bookingtest.Booking) {
 	}
 }
 
+// owe puts a refund of the booking's money.
+func (s *still) owe(t *testing.T, b bookingtest.Booking, transaction string) {
+	t.Helper()
+	charge := booking.Charge{Transaction: transaction, PaymentID: b.Payment.ID, Amount: b.Record.Amount, Currency: b.Record.Currency}
+	refund := booking.NewRefund(b.Record, charge, booking.MoneyOther, booking.Decision{Reason: "other_than_ordered", At: s.Clock.Now()})
+	if _, _, err := s.Store.PutRefund(t.Context(), refund); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notify puts a notification that came so long ago.
+func (s *still) notify(t *testing.T, id string, ago time.Duration) {
+	t.Helper()
+	at := time.Now().Add(-ago)
+	if _, err := s.Store.PutNotification(t.Context(), booking.Notification{
+		Version: booking.NotificationVersion, ID: id, ReceivedAt: at, SentAt: at, Transaction: "TX9", Currency: "BDT",
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // lose takes the booking's seat out of the ledger.
 func (s *still) lose(t *testing.T, b bookingtest.Booking) {
 	t.Helper()
@@ -207,6 +228,14 @@ func TestAudit_DamageEndsWithOne(t *testing.T) {
 		}), nil, 0, 1, []string{"\nrecords-and-rows: ", "of C0001 is not what its row says: payment: TR000001, the ledger says TR9"}},
 		{"StaleStatus", recent, two(nil), nil, 1, 1, []string{"\nstatus: ", "left: 4, the ledger says 3"}},
 		{"SilentGateway", recent, two(nil), []string{"--gateway"}, 0, 1, []string{"NOT SEEN: 1 rules", "2 payments asked about, 0 completed, 2 without a clear answer"}},
+		{"SeatAndRefund", recent, two(func(t *testing.T, s *still, b bookings) { s.owe(t, b.paid, "TX1") }), nil, 0, 1,
+			[]string{"\nmoney: ", "transaction TX1 of attempt ", "has a refund, which is due, and row ", "of C0002 is paid by it"}},
+		{"RefundOfNoSeat", recent, two(func(t *testing.T, s *still, b bookings) { s.owe(t, b.held, "TX9") }), nil, 0, 0,
+			[]string{"the gateway was not asked; refunds 1 due, 0 sent, 0 done, the oldest open one for 3m"}},
+		{"OldNotification", recent, two(func(t *testing.T, s *still, _ bookings) { s.notify(t, "m1", 2*time.Hour) }), nil, 0, 1,
+			[]string{"\nsignals: ", "1 notifications open, the oldest for 2h", `notification m1 about transaction "TX9" is open since `}},
+		{"YoungNotification", recent, two(func(t *testing.T, s *still, _ bookings) { s.notify(t, "m1", 30*time.Minute) }), nil, 0, 0,
+			[]string{"1 notifications open, the oldest for 30m"}},
 		{"OverdueNew", long, func(t *testing.T, s *still) { s.Admit(t, 3, "N1") }, nil, 0, 1, []string{"\nlooked-at: ", "of C0003 is new, and its look is 28m"}},
 		{"OverduePayable", long, func(t *testing.T, s *still) { s.Write(t, s.Payable(t, 3, "N1")) }, nil, 0, 1, []string{"\nlooked-at: ", "of C0003 is payable, and its look is 29m"}},
 		{"OverdueHeld", long, func(t *testing.T, s *still) { s.Held(t, 3, "N1") }, nil, 0, 1, []string{"\nlooked-at: ", "of C0003 is held, and its look is 20m"}},

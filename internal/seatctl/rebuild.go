@@ -26,18 +26,19 @@ type rebuildCommand struct {
 func (*rebuildCommand) Help() string {
 	return `For a Redis that was lost: it has no epoch, says "unknown", and sells nothing.
 First every record past its deadline comes to its end by the gateway's word;
-then rows and counters are restored from the booking store, the epoch last. It
-refuses while messages are on their way, when the ledger is there, when a record
-cannot be read, and when a cap would be exceeded. Booking stays closed, and the
-candidates must be loaded again.
+then rows and counters are restored from the booking store, then the epoch and what
+was decided about late money. It refuses while messages are on their way, when the
+ledger is there, when a record or a refund cannot be read, and when a cap would be
+exceeded. Booking stays closed, and the candidates must be loaded again.
 
 Run it again until it says "rebuilt": it starts anew, and of two runs at the same
-time only the one that began last goes on. A run whose last step was made and not
+time only the one that began last goes on. A run whose last steps were not all
 acknowledged leaves a ledger that sells once it is opened; the next run finds it,
-has it acknowledged, and says so.
+finishes it, and says so.
 
 Exit status: 0 rebuilt, by this run or an earlier one, and acknowledged; 1 refused,
-or not finished; 2 it could not be run.
+or not finished, or rebuilt and a seat is paid by money that has a refund; 2 it
+could not be run.
 
 Example:
   seatctl rebuild --reason "primary and replica lost" --sale sale.yaml`
@@ -54,6 +55,10 @@ type rebuilt struct {
 	Held     int            `json:"held"`
 	Released int            `json:"released"`
 	Doubtful int            `json:"doubtful"`
+	// Refunded, Decided and Contradicted are those of saleops.Rebuilt.
+	Refunded     int `json:"refunded"`
+	Decided      int `json:"decided"`
+	Contradicted int `json:"contradicted"`
 	// Earlier: an earlier run did it; this one had it acknowledged, and knows
 	// nothing of what that one released and doubted.
 	Earlier bool `json:"earlier"`
@@ -85,12 +90,18 @@ func (c *rebuildCommand) Run(s *session) (err error) {
 	}
 	out := rebuilt{
 		Sale: sale.Name, Reason: c.Reason, Epoch: did.Epoch, Total: did.Total, Admitted: did.Admitted,
-		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful, Earlier: did.Earlier,
+		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful,
+		Refunded: did.Refunded, Decided: did.Decided, Contradicted: did.Contradicted, Earlier: did.Earlier,
 	}
 	if c.JSON {
-		return s.printJSON(out)
+		err = s.printJSON(out)
+	} else {
+		err = s.printRebuilt(out)
 	}
-	return s.printRebuilt(out)
+	if err == nil && out.Contradicted > 0 {
+		err = wrong(nil)
+	}
+	return err
 }
 
 func (c *rebuildCommand) sale(s *session, o *app.Operator) (booking.Sale, error) {
@@ -137,12 +148,19 @@ func (s *session) printRebuilt(r rebuilt) error {
 	for _, level := range slices.Sorted(maps.Keys(r.Admitted)) {
 		fmt.Fprintf(&b, "    %-8s%d\n", level, r.Admitted[level])
 	}
+	if !r.Earlier {
+		fmt.Fprintf(&b, "  released  %d, past their deadline and not paid\n", r.Released)
+		fmt.Fprintf(&b, "  refunded  %d, ended because their money goes back\n", r.Refunded)
+		fmt.Fprintf(&b, "  in doubt  %d, kept\n", r.Doubtful)
+	}
+	fmt.Fprintf(&b, "  refunds   %d, and the ledger knows their decision again\n", r.Decided)
+	if r.Contradicted > 0 {
+		fmt.Fprintf(&b, "  BOTH      %d seats are paid by money that has a refund: see the log and seatctl audit\n", r.Contradicted)
+	}
 	if r.Earlier {
-		fmt.Fprintln(&b, "An earlier run restored them and wrote the epoch; now that is acknowledged.")
+		fmt.Fprintln(&b, "An earlier run restored them and wrote the epoch; now all of it is acknowledged.")
 		fmt.Fprintln(&b, "Run seatctl audit. Unless that is done, load the candidates, then open.")
 	} else {
-		fmt.Fprintf(&b, "  released  %d, past their deadline and not paid\n", r.Released)
-		fmt.Fprintf(&b, "  in doubt  %d, kept\n", r.Doubtful)
 		fmt.Fprintln(&b, "Booking is closed. Run seatctl audit, load the candidates, then open.")
 	}
 	_, err := fmt.Fprint(s.stdout, b.String())
