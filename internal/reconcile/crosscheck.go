@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,11 +51,15 @@ const (
 	KindState Kind = "row_and_record_differ"
 	// KindNotLooked: an unfinished row that nobody will look at.
 	KindNotLooked Kind = "row_not_looked_at"
+	// KindTooLate: an unfinished row that will be looked at, and later than any look
+	// may be put off.
+	KindTooLate Kind = "row_looked_at_too_late"
 	// KindCounter: a counter is not what the rows add up to.
 	KindCounter Kind = "counter_differs_from_rows"
 	// KindOverCap: more seats than a cap.
 	KindOverCap Kind = "over_cap"
-	// KindUnreadable: a row or a record that cannot be read.
+	// KindUnreadable: a row or a record that cannot be read, or a row that no script
+	// of this sale can have left.
 	KindUnreadable Kind = "unreadable"
 )
 
@@ -61,7 +67,7 @@ const (
 func Kinds() []Kind {
 	return []Kind{
 		KindPaidRecord, KindForgotten, KindHeldRecord, KindTwoLive, KindNoRecord, KindState, KindNotLooked,
-		KindCounter, KindOverCap, KindUnreadable,
+		KindTooLate, KindCounter, KindOverCap, KindUnreadable,
 	}
 }
 
@@ -77,6 +83,8 @@ const (
 	inFlight = 2 * time.Minute
 	// checkPage is how many records or rows are compared at a time.
 	checkPage = 500
+	// restoreBudget leaves most of a check's time to the records and rows.
+	restoreBudget = 15 * time.Second
 	// rememberMost bounds the differences that are told one by one, and the payments
 	// in doubt whose next question is noted: a ledger that has lost everything would
 	// fill the log and the memory, and say no more.
@@ -173,10 +181,26 @@ func (c *check) run(ctx context.Context) error {
 	if c.now, err = c.Ledger.Now(ctx); err != nil {
 		return fmt.Errorf("cross-check: %w", err)
 	}
+	c.restore(ctx)
 	if err := c.records(ctx); err != nil {
 		return errors.Join(c.problems, err)
 	}
 	return errors.Join(c.problems, c.rows(ctx))
+}
+
+// restore has lists made again that a lost Redis has forgotten. Where it fails the
+// rest is looked at all the same.
+func (c *check) restore(ctx context.Context) {
+	if c.Restore == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, restoreBudget)
+	defer cancel()
+	if err := c.Restore(ctx); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.problems = fmt.Errorf("cross-check: restore: %w", err)
+	}
 }
 
 // found notes a difference; it counts, and is told, when it is certain or was
@@ -296,25 +320,58 @@ func (c *check) compare(ctx context.Context, page []booking.Record) error {
 }
 
 // suspicious tells whether the record asks for a decision; a mere difference is
-// noted at once.
+// noted at once, and decides nothing.
 func (c *check) suspicious(ctx context.Context, rec booking.Record, row booking.Row) bool {
 	owns := row.Attempt == rec.Attempt
-	switch rec.State {
-	case booking.StatePaid:
+	if owns {
+		c.sameOrder(ctx, rec, row)
+	}
+	switch {
+	case rec.State == booking.StatePaid:
 		return !owns || row.Phase != booking.PhasePaid || row.Payment != rec.PaymentID || row.Transaction != rec.Transaction
-	case booking.StateHeld:
-		if !owns {
-			return c.now.Sub(rec.AdmittedAt) >= inFlight
-		}
-		if row.Phase == booking.PhasePaid && c.now.Sub(time.UnixMilli(row.PaidAt)) >= inFlight {
-			c.found(ctx, KindState, rec.Attempt, "attempt", rec.Attempt, "row", string(row.Phase), "record", string(rec.State))
-		}
-	case booking.StateReleased:
-		if owns && row.Phase != booking.PhaseRefused && row.Phase != booking.PhaseNew {
-			c.found(ctx, KindState, rec.Attempt, "attempt", rec.Attempt, "row", string(row.Phase), "record", string(rec.State))
-		}
+	case !owns:
+		return rec.State == booking.StateHeld && c.now.Sub(rec.AdmittedAt) >= inFlight
+	}
+	differ := false
+	switch row.Phase {
+	case booking.PhasePaid:
+		differ = c.now.Sub(time.UnixMilli(row.PaidAt)) >= inFlight // its record follows
+	case booking.PhaseRefused:
+		differ = row.Released && rec.State == booking.StateHeld
+	case booking.PhaseNew:
+	default:
+		differ = rec.State == booking.StateReleased
+	}
+	if differ {
+		c.found(ctx, KindState, rec.Attempt, "attempt", rec.Attempt, "row", string(row.Phase), "record", string(rec.State))
 	}
 	return false
+}
+
+// sameOrder compares what row and record of one attempt both know. None of it
+// changes once there is a record, but for a deadline: the row's is extended first.
+// A row that late money brought back was admitted anew, when it was paid.
+func (c *check) sameOrder(ctx context.Context, rec booking.Record, row booking.Row) {
+	anew := row.Phase == booking.PhasePaid && row.AdmittedAt == row.PaidAt
+	var fields []string
+	for _, f := range []struct {
+		name    string
+		differs bool
+	}{
+		{"payment", row.Payment != rec.PaymentID},
+		{"level", row.Level != rec.Level},
+		{"amount", row.Amount != rec.Amount},
+		{"currency", row.Currency != rec.Currency},
+		{"admitted_at", !anew && row.AdmittedAt != rec.AdmittedAt.UnixMilli()},
+		{"deadline", !anew && row.Deadline < rec.Deadline.UnixMilli()},
+	} {
+		if f.differs {
+			fields = append(fields, f.name)
+		}
+	}
+	if len(fields) > 0 {
+		c.found(ctx, KindState, rec.Attempt+" order", "attempt", rec.Attempt, "fields", strings.Join(fields, ", "))
+	}
 }
 
 // decide does what a record without its row asks for. One that could not be
@@ -334,7 +391,7 @@ func (c *check) decide(ctx context.Context, rec booking.Record, row booking.Row)
 		return
 	}
 	switch action {
-	case "released", "moved", "confirmed", "refunded", putOff, "outage", "skipped":
+	case "released", "moved", "confirmed", refunded, putOff, "outage", "skipped":
 		return
 	}
 	c.found(ctx, KindHeldRecord, rec.Attempt, "attempt", rec.Attempt, "payment", rec.PaymentID, "outcome", action)
@@ -392,6 +449,7 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 	if c.round.outage.Load() || c.hopeless() {
 		return "skipped", nil // until the next check
 	}
+	end := "released"
 	charge, err := c.query(ctx, rec.PaymentID)
 	lapsed := c.now.Sub(rec.AdmittedAt) > c.Lapse+lapseMargin
 	switch {
@@ -401,10 +459,11 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 		return c.unanswered(ctx, rec, lapsed, err)
 	case charge.Status == booking.ChargeCompleted:
 		action, err := c.money(ctx, rec, charge)
-		if action != otherMoney {
+		if action != refunded {
 			return action, err
 		}
-		// Its money goes back; for the seat it is not completed, and it is used up.
+		// For the seat it is not completed, and it is used up.
+		end = refunded
 	case !rec.ExecuteAt.IsZero() && !lapsed:
 		// "Not completed" may have been said before that call came to its end.
 		c.waitLonger(rec.Attempt)
@@ -422,7 +481,11 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 	default:
 		return "", err
 	}
-	return c.releaseRecord(ctx, rec)
+	action, err := c.releaseRecord(ctx, rec)
+	if action == "released" {
+		action = end
+	}
+	return action, err
 }
 
 // money confirms a completed payment. Its seat is gone, so it is late money: it
@@ -430,10 +493,8 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 func (c *check) money(ctx context.Context, rec booking.Record, charge booking.Charge) (string, error) {
 	err := c.Settler.Confirm(ctx, rec.Code, rec, charge)
 	switch {
-	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered):
-		return otherMoney, nil
 	case errors.Is(err, booking.ErrRefunded):
-		return "refunded", nil
+		return refunded, nil
 	case errors.Is(err, booking.ErrInDoubt):
 		c.waitLonger(rec.Attempt)
 		return "doubt", nil
@@ -515,7 +576,10 @@ func (c *check) rows(ctx context.Context) error {
 			c.found(ctx, KindUnreadable, "row "+booking.CandidateHash(d.Code), "candidate", booking.CandidateHash(d.Code)[:8], "error", d.Err)
 			continue
 		}
-		levels[d.Row.Level]++
+		levels[d.Row.Level]++ // also of one that makes no sense
+		if wrong := c.misshapen(d.Row); wrong != "" {
+			c.found(ctx, KindUnreadable, "row "+booking.CandidateHash(d.Code), "candidate", booking.CandidateHash(d.Code)[:8], "error", wrong)
+		}
 		if page = append(page, d); len(page) == checkPage {
 			if err := c.look(ctx, page); err != nil {
 				return err
@@ -534,14 +598,27 @@ func (c *check) rows(ctx context.Context) error {
 	return nil
 }
 
+// misshapen says why no script of this sale can have left the row as it is; ""
+// when one can. A rebuild keeps the sale's epoch, so its rows are no exception.
+func (c *check) misshapen(row booking.Row) string {
+	switch {
+	case !slices.Contains(booking.Phases(), row.Phase):
+		return fmt.Sprintf("phase %q is unknown", row.Phase)
+	case booking.AttemptEpoch(row.Attempt) != c.epoch:
+		return fmt.Sprintf("attempt %q is not one of this sale's", row.Attempt)
+	}
+	return ""
+}
+
+// look holds a page of rows against their records and their looks.
 func (c *check) look(ctx context.Context, page []booking.DueRow) error {
 	var open []string
 	for _, d := range page {
 		row := d.Row
-		if row.Phase != booking.PhasePaid || !row.RecordDone || !row.MailDone {
+		if unfinishedRow(row) {
 			open = append(open, d.Code)
 		}
-		if row.Payment == "" || row.Phase == booking.PhaseRefused || c.now.Sub(time.UnixMilli(row.AdmittedAt)) < inFlight {
+		if row.Payment == "" || c.now.Sub(time.UnixMilli(row.AdmittedAt)) < inFlight {
 			continue
 		}
 		if _, there := c.recorded[c.hash(row.Attempt)]; there {
@@ -559,11 +636,36 @@ func (c *check) look(ctx context.Context, page []booking.DueRow) error {
 		return fmt.Errorf("cross-check: %w", err)
 	}
 	for _, d := range page {
-		if _, looked := looks[d.Code]; !looked && (d.Row.Phase != booking.PhasePaid || !d.Row.RecordDone || !d.Row.MailDone) {
+		if !unfinishedRow(d.Row) {
+			continue
+		}
+		at, looked := looks[d.Code]
+		switch {
+		case !looked:
 			c.found(ctx, KindNotLooked, d.Row.Attempt, "attempt", d.Row.Attempt, "phase", string(d.Row.Phase))
+		case at.After(c.latestLook(d.Row)):
+			c.found(ctx, KindTooLate, d.Row.Attempt, "attempt", d.Row.Attempt, "phase", string(d.Row.Phase), "look", at)
 		}
 	}
 	return nil
+}
+
+// unfinishedRow: somebody must look at it again.
+func unfinishedRow(row booking.Row) bool {
+	return row.Phase != booking.PhasePaid || !row.RecordDone || !row.MailDone
+}
+
+// latestLook is the latest that anyone may look at an unfinished row: within the
+// longest that a look is put off, from now or, where the end of the time to pay is
+// waited for, from then. A damaged deadline puts that off no further than the hold.
+func (c *check) latestLook(row booking.Row) time.Time {
+	from := c.now
+	if row.Phase == booking.PhaseHeld || row.Phase == booking.PhaseRefused {
+		if end := time.UnixMilli(min(row.Deadline, row.AdmittedAt+row.Hold)); end.After(from) {
+			from = end
+		}
+	}
+	return from.Add(doubtAgain + inFlight) // now is a while ago
 }
 
 // counters holds the counters against the rows. Total and caps come from one

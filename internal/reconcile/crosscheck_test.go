@@ -134,21 +134,83 @@ func TestCrossCheck_HeldRecordWithoutRowIsEnded(t *testing.T) {
 	w.wantCheck(t, 0, nil)
 }
 
-func TestCrossCheck_MoneyWithoutARowIsLoud(t *testing.T) {
+// regain puts a row back, and what counts it, as a failover does; it is due now.
+func (w *world) regain(t *testing.T, b bookingtest.Booking, row booking.Row) {
+	t.Helper()
+	w.putRow(t, b.Code, row)
+	_, err := w.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.ZAdd(t.Context(), prefix+"adm:due", redis.Z{Score: 1, Member: b.Code})
+		p.Incr(t.Context(), prefix+"adm:total")
+		p.Incr(t.Context(), prefix+"adm:level:"+row.Level)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Money without a row is late money: the seat after all, if one is free.
+func TestCrossCheck_MoneyWithoutARowGetsASeatThatIsFree(t *testing.T) {
 	w := inProcess(t)
 	b := w.Held(t, 1, "N1")
 	w.lose(t, b)
 	w.Gateway.Complete(b.Payment.ID)
-	w.wantCheck(t, 3*time.Minute, []string{"late"})
-	if got := w.log.take(); len(got) != 1 || !strings.Contains(got[0], "money moved") {
-		t.Errorf("alarms: got %v, want that money moved", got)
+	w.wantCheck(t, 3*time.Minute, []string{"confirmed"})
+	w.wantPaid(t, b)
+	w.wantCheck(t, 0, nil)
+	w.wantCheck(t, 5*time.Minute, nil) // the row was admitted anew, and that is no difference
+	if got := w.log.take(); len(got) != 0 {
+		t.Errorf("alarms: got %v, want none", got)
 	}
-	w.Want(t, b, "", booking.StateHeld)
-	w.wantCheck(t, 5*time.Minute, []string{"doubt"}, reconcile.KindHeldRecord)
-	if got := w.log.take(); len(got) != 1 || !strings.Contains(got[0], "differ") {
-		t.Errorf("alarms of the second check: got %v, want one difference", got)
+}
+
+func TestCrossCheck_MoneyWithoutARowGoesBackWhenNoneIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*booking.Charge)
+		kind   booking.MoneyKind
+		reason string
+	}{
+		"late":        {func(*booking.Charge) {}, booking.MoneyLate, "candidate"},
+		"wrong money": {func(c *booking.Charge) { c.Amount++ }, booking.MoneyOther, "other_than_ordered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := inProcess(t)
+			b := w.Held(t, 1, "N1")
+			w.announce(t, b)
+			w.lose(t, b)
+			fresh := w.Held(t, 1, "N2")
+			w.Gateway.Divert(b.Payment.ID, c.change)
+			w.Gateway.Complete(b.Payment.ID)
+			w.wantCheck(t, 3*time.Minute, []string{"refunded"})
+			w.WantRefund(t, b, "TX"+b.Payment.ID, c.kind, c.reason)
+			w.Want(t, b, "", booking.StateReleased)
+			w.Want(t, fresh, booking.PhaseHeld, booking.StateHeld)
+			w.Books.CheckAtRest(t)
+			w.wantCheck(t, 0, nil)
+		})
 	}
-	w.Want(t, b, "", booking.StateHeld)
+}
+
+// A record that follows its late seat is given two minutes.
+func TestCrossCheck_LatePaidRowIsGivenTimeForItsRecord(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.wantSweep(t, booking.DefaultHold, "released")
+	w.Gateway.Complete(b.Payment.ID)
+	charge, err := w.Gateway.Query(t.Context(), b.Payment.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Faults.Next(bookingtest.OpMarkPaid, bookingtest.Lost)
+	wantErr(t, "late money", w.settler.Confirm(t.Context(), b.Code, b.Record, charge), bookingtest.ErrLost)
+	w.Want(t, b, booking.PhasePaid, booking.StateReleased)
+	w.wantCheck(t, 0, nil)
+	w.wantCheck(t, time.Minute, nil)
+	w.wantCheck(t, 2*time.Minute, nil)
+	w.wantCheck(t, 0, nil, reconcile.KindState)
+	w.wantSweep(t, 0, "resumed")
+	w.wantPaid(t, b)
+	w.wantCheck(t, 0, nil)
 }
 
 // announce is what somebody does who is about to execute the payment.
@@ -201,8 +263,8 @@ func TestCrossCheck_CompletedMoneyOutlivesAnUnclearAnswerAfterTheLapse(t *testin
 	w.Gateway.Next(bookingtest.Query, b.Payment.ID, bookingtest.Garbled())
 	w.wantCheck(t, 24*time.Hour+3*time.Minute, []string{"doubt"})
 	w.Want(t, b, "", booking.StateHeld)
-	w.wantCheck(t, time.Hour, []string{"late"}, reconcile.KindHeldRecord)
-	w.Want(t, b, "", booking.StateHeld)
+	w.wantCheck(t, time.Hour, []string{"confirmed"})
+	w.wantPaid(t, b)
 }
 
 // An answer that is older than an announced execute call ends nothing; money that
@@ -216,7 +278,8 @@ func TestCrossCheck_RecordAnnouncedMeanwhileIsKept(t *testing.T) {
 	w.Want(t, b, "", booking.StateHeld)
 	w.wantCheck(t, 0, []string{"doubt"})
 	w.Gateway.Complete(b.Payment.ID)
-	w.wantCheck(t, 11*time.Minute, []string{"late"}, reconcile.KindHeldRecord)
+	w.wantCheck(t, 11*time.Minute, []string{"confirmed"})
+	w.wantPaid(t, b)
 }
 
 func TestCrossCheck_AnswerInDoubtEndsNothing(t *testing.T) {
@@ -480,6 +543,14 @@ func TestCrossCheck_DifferencesAlarmWhenSeenTwice(t *testing.T) {
 			w.putRow(t, bookingtest.Code(1), row)
 		}
 	}
+	lookIn := func(d time.Duration) func(*testing.T, *world) {
+		return func(t *testing.T, w *world) {
+			at := redis.Z{Score: float64(w.Clock.Now().Add(d).UnixMilli()), Member: bookingtest.Code(1)}
+			if err := w.rdb.ZAdd(t.Context(), prefix+"adm:due", at).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	for _, c := range []struct {
 		name   string
 		damage func(*testing.T, *world) // candidate 1 is held, 2 is paid, both in N1
@@ -515,7 +586,42 @@ func TestCrossCheck_DifferencesAlarmWhenSeenTwice(t *testing.T) {
 		{"total one too few", set("adm:total", "1"), []reconcile.Kind{reconcile.KindCounter}},
 		{"level one too many", set("adm:level:N1", "3"), []reconcile.Kind{reconcile.KindCounter}},
 		{"level not a number", set("adm:level:N1", "two"), []reconcile.Kind{reconcile.KindCounter}},
-		{"row of a level that is not sold", row(func(r *booking.Row) { r.Level = "N9" }), []reconcile.Kind{reconcile.KindCounter, reconcile.KindCounter}},
+		{"row of a level that is not sold", row(func(r *booking.Row) { r.Level = "N9" }), []reconcile.Kind{reconcile.KindCounter, reconcile.KindCounter, reconcile.KindState}},
+		{"row of another payment", row(func(r *booking.Row) { r.Payment = "TR999999" }), []reconcile.Kind{reconcile.KindState}},
+		{"row of another order", row(func(r *booking.Row) { r.Amount, r.Currency = r.Amount-1, "USD" }), []reconcile.Kind{reconcile.KindState}},
+		{"row of another admission", row(func(r *booking.Row) { r.AdmittedAt-- }), []reconcile.Kind{reconcile.KindState}},
+		{"row whose time to pay is shorter", row(func(r *booking.Row) { r.Deadline-- }), []reconcile.Kind{reconcile.KindState}},
+		{"row whose time to pay was made longer", row(func(r *booking.Row) { r.Deadline, r.Hold = r.Deadline+60_000, r.Hold+60_000 }), nil},
+		{"paid row of another order", func(t *testing.T, w *world) {
+			r := w.Row(t, bookingtest.Code(2))
+			r.Amount--
+			w.putRow(t, bookingtest.Code(2), r)
+		}, []reconcile.Kind{reconcile.KindState}},
+		{"refused row that says its record is ended", row(func(r *booking.Row) { r.Phase, r.Released = booking.PhaseRefused, true }), []reconcile.Kind{reconcile.KindState}},
+		{"refused row whose record is not ended yet", row(func(r *booking.Row) { r.Phase = booking.PhaseRefused }), nil},
+		{"refused row without record", func(t *testing.T, w *world) {
+			r := w.Row(t, bookingtest.Code(1))
+			w.exec(t, `DELETE FROM records WHERE attempt = ?`, r.Attempt)
+			r.Phase = booking.PhaseRefused
+			w.putRow(t, bookingtest.Code(1), r)
+		}, []reconcile.Kind{reconcile.KindNoRecord}},
+		{"held row looked at an hour after its deadline", lookIn(70 * time.Minute), []reconcile.Kind{reconcile.KindTooLate}},
+		{"held row looked at ten minutes after its deadline", lookIn(20 * time.Minute), nil},
+		{"paying row looked at in an hour", func(t *testing.T, w *world) {
+			row(func(r *booking.Row) { r.Phase, r.Owner, r.Ends = booking.PhasePaying, "p", 1 })(t, w)
+			lookIn(time.Hour)(t, w)
+		}, []reconcile.Kind{reconcile.KindTooLate}},
+		{"deadline beyond the hold, and looked at then", func(t *testing.T, w *world) {
+			row(func(r *booking.Row) { r.Deadline += time.Hour.Milliseconds() })(t, w)
+			lookIn(70*time.Minute)(t, w)
+		}, []reconcile.Kind{reconcile.KindTooLate}},
+		{"phase that nobody knows", row(func(r *booking.Row) { r.Phase = "gone" }), []reconcile.Kind{reconcile.KindUnreadable}},
+		{"row of another sale", func(t *testing.T, w *world) {
+			r := w.Row(t, bookingtest.Code(1))
+			r.Attempt = booking.AttemptID(booking.NewEpoch(time.Unix(1_700_000_000, 0)), booking.NewAttemptSuffix(w.Clock.Now()))
+			r.Payment, r.Phase, r.Deadline = "", booking.PhaseNew, 0
+			w.regain(t, bookingtest.Booking{Code: bookingtest.Code(3)}, r)
+		}, []reconcile.Kind{reconcile.KindUnreadable}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := inProcess(t)
@@ -831,4 +937,68 @@ func TestCrossCheck_DecidesNothingAfterItsContext(t *testing.T) {
 	}
 	w.Want(t, b, "", booking.StateHeld)
 	w.wantCalls(t, b, 0, 0)
+}
+
+// Rows that a rebuild has put back carry the sale's epoch, and differ from nothing.
+func TestCrossCheck_RebuiltRowsAreTheSalesOwn(t *testing.T) {
+	w := inProcess(t)
+	held, paid := w.Held(t, 1, "N1"), w.Held(t, 2, "N1")
+	w.pays(t, paid)
+	rows := []booking.RestoredRow{
+		{Code: held.Code, Row: w.Row(t, held.Code), Look: held.Record.Deadline, Payment: held.Payment},
+		{Code: paid.Code, Row: w.Row(t, paid.Code), Payment: paid.Payment},
+	}
+	if err := w.rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	token, err := w.Ledger.BeginRebuild(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Ledger.Restore(t.Context(), token, rows); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Ledger.FinishRebuild(t.Context(), bookingtest.Sale(), bookingtest.Epoch, token); err != nil {
+		t.Fatal(err)
+	}
+	w.wantCheck(t, 3*time.Minute, nil)
+	w.wantCheck(t, 0, nil)
+}
+
+// What is listed in Redis only is listed again by every check; where that fails the
+// rest is checked, and the check is not whole.
+func TestCrossCheck_RestoresListsOnceACheck(t *testing.T) {
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.lose(t, b)
+	calls, fails := 0, bookingtest.ErrLost
+	w.deps.Restore = func(ctx context.Context) error {
+		calls++
+		if _, limited := ctx.Deadline(); !limited {
+			t.Error("restore: got no deadline, want one that leaves the check its time")
+		}
+		return fails
+	}
+	w.sweeper = w.another(t)
+	w.Clock.Advance(3 * time.Minute)
+	got, err := w.sweeper.CrossCheck(t.Context())
+	wantErr(t, "cross-check", err, bookingtest.ErrLost)
+	if got.Actions["released"] != 1 {
+		t.Errorf("actions: got %v, want the rest checked all the same", got.Actions)
+	}
+	fails = nil
+	w.wantCheck(t, 0, nil)
+	if calls != 2 {
+		t.Errorf("restores of two checks: got %d, want 2", calls)
+	}
+}
+
+func TestCrossCheck_EmptyLedgerRestoresNothing(t *testing.T) {
+	w := empty(t)
+	w.deps.Restore = func(context.Context) error {
+		t.Error("restore into a Redis that has no epoch: got a call, want none")
+		return nil
+	}
+	_, err := w.another(t).CrossCheck(t.Context())
+	wantErr(t, "cross-check", err, booking.ErrLedgerUnknown)
 }

@@ -55,6 +55,8 @@ type Gateway interface {
 // Settler is where payments end; see package settle. Every method is safe to
 // repeat.
 type Settler interface {
+	// Confirm is booking.ErrRefunded when the money goes back: the payment pays for no
+	// seat. booking.ErrInDoubt is for a person.
 	Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error
 	Refuse(ctx context.Context, code string, rec booking.Record, token, gatewayCode string) error
 	// ReleaseRecord is booking.ErrAnnounced, as Refuse may be, when the record's
@@ -88,6 +90,13 @@ type Deps struct {
 	CheckEvery time.Duration
 	// Width is how many rows are worked on at a time.
 	Width int
+	// Restore has what is open in the store, and only listed in Redis, listed again;
+	// nil when there is nothing such. Every cross-check calls it once.
+	Restore func(ctx context.Context) error
+	// AfterSweep is other work of the elected runner: after a sweep each is called,
+	// one at a time and at most Budget long, beside the next sweeps, which do not wait
+	// for it. A sweep that ends meanwhile calls none. Errors are logged.
+	AfterSweep []func(ctx context.Context) error
 	// QueriesPerSecond bounds the status queries of the fleet; since one runner is
 	// elected, the bound is this process's.
 	QueriesPerSecond float64
@@ -154,14 +163,23 @@ func New(d Deps) (*Reconciler, error) {
 
 // Run sweeps and cross-checks until the context ends, one after the other; it
 // begins with both, since a change of the runner is often a change of much else.
-// It returns nil.
+// It returns nil, when the work beside the sweeps has ended too.
 func (r *Reconciler) Run(ctx context.Context) error {
 	tick, checks := time.NewTicker(r.Every), time.NewTicker(r.CheckEvery)
 	defer tick.Stop()
 	defer checks.Stop()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	var busy atomic.Bool
 	sweep := func() {
 		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
 			r.Log.ErrorContext(ctx, "sweep did not finish; the next one goes on", "error", err)
+		}
+		if len(r.AfterSweep) > 0 && busy.CompareAndSwap(false, true) {
+			beside.Go(func() {
+				defer busy.Store(false)
+				r.afterSweep(ctx)
+			})
 		}
 	}
 	// A check that could not finish, because a new primary has no replica yet for
@@ -189,6 +207,22 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			check()
 		case <-r.hint:
 			check()
+		}
+	}
+}
+
+// afterSweep does the runner's other work. None of it keeps another, or the rows,
+// from their turn.
+func (r *Reconciler) afterSweep(ctx context.Context) {
+	for _, work := range r.AfterSweep {
+		if ctx.Err() != nil {
+			return
+		}
+		own, cancel := context.WithTimeout(ctx, r.Budget)
+		err := work(own)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			r.Log.ErrorContext(ctx, "work after a sweep did not finish; the next one goes on", "error", err)
 		}
 	}
 }
@@ -470,10 +504,10 @@ func (r *Reconciler) lapsed(ctx context.Context, d booking.DueRow, rec booking.R
 	}
 	if charge.Status == booking.ChargeCompleted {
 		action, err := r.confirm(ctx, d, rec, charge)
-		if action != otherMoney {
+		if action != refunded {
 			return action, err
 		}
-		// Its money goes back; for the seat it is not completed.
+		// For the seat it is not completed.
 	}
 	if r.releasesPutOff() {
 		return putOff, nil
@@ -568,19 +602,17 @@ func (r *Reconciler) paying(ctx context.Context, d booking.DueRow, rec booking.R
 	return r.doubt(ctx, d, fmt.Errorf("execute answered %s: %w", charge.Code, booking.ErrInDoubt))
 }
 
-// otherMoney is money otherwise than ordered: it goes back, and the seat is as it
-// was.
-const otherMoney = "other_than_ordered"
+// refunded is money that goes back: for the seat, if the attempt still has it, its
+// payment is not completed.
+const refunded = "refunded"
 
-// confirm settles a completed payment. An answer that is not about this payment
+// confirm settles a completed payment. An answer that only a person understands
 // keeps the row in doubt.
 func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.Record, charge booking.Charge) (string, error) {
 	err := r.Settler.Confirm(ctx, d.Code, rec, charge)
 	switch {
-	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered):
-		return otherMoney, nil
 	case errors.Is(err, booking.ErrRefunded):
-		return "refunded", nil // the row is not this payment's any more
+		return refunded, nil
 	case errors.Is(err, booking.ErrInDoubt):
 		return r.doubt(ctx, d, err)
 	}
@@ -588,11 +620,15 @@ func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.
 }
 
 // confirmPaying is confirm for a row that this sweep has taken over: a payment
-// that completed otherwise than ordered is over, as a refused one is.
+// whose money goes back is over, as a refused one is.
 func (r *Reconciler) confirmPaying(ctx context.Context, d booking.DueRow, rec booking.Record, token string, charge booking.Charge) (string, error) {
 	action, err := r.confirm(ctx, d, rec, charge)
-	if action == otherMoney {
-		return r.refuse(ctx, d, rec, token, otherMoney)
+	if action != refunded {
+		return action, err
+	}
+	action, err = r.refuse(ctx, d, rec, token, booking.ReasonRefund)
+	if booking.LedgerAnswered(err) {
+		return refunded, nil // the row is not this payment's any more
 	}
 	return action, err
 }

@@ -646,28 +646,124 @@ func TestUnknownAnswer_NeverReleases(t *testing.T) {
 	}
 }
 
-// Money that is no paid seat: the seat is kept, and somebody is called.
-func TestCompletedOtherwiseThanOrdered_IsADoubt(t *testing.T) {
+// Money otherwise than ordered goes back, and is "not completed" for the seat: a
+// hold that has lapsed is released, a payment at work is over and its seat is not.
+func TestCompletedOtherwiseThanOrdered_GoesBack(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		make  func(w *world, t *testing.T) bookingtest.Booking
-		after time.Duration
-		phase booking.Phase
+		name   string
+		make   func(w *world, t *testing.T) bookingtest.Booking
+		after  time.Duration
+		action string
+		phase  booking.Phase
 	}{
-		{"held", func(w *world, t *testing.T) bookingtest.Booking { return w.Held(t, 1, "N1") }, booking.DefaultHold, booking.PhaseHeld},
-		{"paying", func(w *world, t *testing.T) bookingtest.Booking { return w.Paying(t, 1, "N1", "p", payingLength) }, payingLength, booking.PhasePaying},
+		{"held", func(w *world, t *testing.T) bookingtest.Booking { return w.Held(t, 1, "N1") }, booking.DefaultHold, "released", ""},
+		{"payable", func(w *world, t *testing.T) bookingtest.Booking { return w.Payable(t, 1, "N1") }, booking.DefaultHold, "released", ""},
+		{"refused", func(w *world, t *testing.T) bookingtest.Booking { return w.Refused(t, 1, "N1") }, booking.DefaultHold, "released", ""},
+		{"paying", func(w *world, t *testing.T) bookingtest.Booking { return w.Paying(t, 1, "N1", "p", payingLength) }, payingLength, "refused", booking.PhaseRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := inProcess(t)
 			b := c.make(w, t)
+			w.Gateway.Divert(b.Payment.ID, func(c *booking.Charge) { c.Amount = 100 })
 			w.Gateway.Complete(b.Payment.ID)
-			w.Gateway.Always(bookingtest.Query, b.Payment.ID, bookingtest.Altered(func(c *booking.Charge) { c.Amount = 100 }))
-			w.wantSweep(t, c.after, "doubt")
-			w.Want(t, b, c.phase, booking.StateHeld)
-			if got := w.log.take(); len(got) != 1 {
-				t.Errorf("got errors %q, want one that says so", got)
+			w.wantSweep(t, c.after, c.action)
+			w.Want(t, b, c.phase, booking.StateReleased)
+			w.WantRefund(t, b, "TX"+b.Payment.ID, booking.MoneyOther, "other_than_ordered")
+			w.Books.CheckAtRest(t)
+			w.pays(t, w.Held(t, 1, "N1"))
+		})
+	}
+}
+
+// Each step of that can break off, lost or kept; later sweeps end it the same way.
+func TestCompletedOtherwiseThanOrdered_EveryStepLostOrKept(t *testing.T) {
+	for _, op := range []bookingtest.Op{
+		bookingtest.OpLate, bookingtest.OpPutRefund, bookingtest.OpEndPay, bookingtest.OpReleaseRecord, bookingtest.OpRecordReleased,
+	} {
+		for name, fault := range map[string]bookingtest.Fault{"lost": bookingtest.Lost, "kept": bookingtest.Kept} {
+			t.Run(string(op)+" "+name, func(t *testing.T) {
+				w := inProcess(t)
+				b := w.Paying(t, 1, "N1", "p", payingLength)
+				w.Gateway.Divert(b.Payment.ID, func(c *booking.Charge) { c.Currency = "USD" })
+				w.Gateway.Complete(b.Payment.ID)
+				w.Faults.Next(op, fault, fault)
+				w.sweep(t, payingLength)
+				w.Books.Check(t)
+				for range 3 {
+					w.sweep(t, time.Minute)
+					w.Books.Check(t)
+				}
+				w.Want(t, b, booking.PhaseRefused, booking.StateReleased)
+				w.WantRefund(t, b, "TX"+b.Payment.ID, booking.MoneyOther, "other_than_ordered")
+				w.Books.CheckAtRest(t)
+			})
+		}
+	}
+}
+
+// Money of which only a person can say what it is: the seat is kept, and after
+// three extensions somebody is called.
+func TestCompletedNonsense_IsADoubt(t *testing.T) {
+	for name, change := range map[string]func(*booking.Charge){
+		"another payment": func(c *booking.Charge) { c.PaymentID = "TR999999" },
+		"no transaction":  func(c *booking.Charge) { c.Transaction = "" },
+		"nothing paid":    func(c *booking.Charge) { c.Amount = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := inProcess(t)
+			held, paying := w.Held(t, 1, "N1"), w.Paying(t, 2, "N1", "p", booking.DefaultHold)
+			for _, b := range []bookingtest.Booking{held, paying} {
+				w.Gateway.Complete(b.Payment.ID)
+				w.Gateway.Always(bookingtest.Query, b.Payment.ID, bookingtest.Altered(change))
 			}
-			w.Books.Check(t)
+			w.wantSweep(t, booking.DefaultHold+time.Second, "doubt", "doubt")
+			for range 3 {
+				w.log.take()
+				w.wantSweep(t, 11*time.Minute, "doubt", "doubt")
+			}
+			if n := loud(w.log.take()); n != 2 {
+				t.Errorf("calls for a human after three extensions: got %d, want 2", n)
+			}
+			w.Want(t, held, booking.PhaseHeld, booking.StateHeld)
+			w.Want(t, paying, booking.PhasePaying, booking.StateHeld)
+			for _, b := range []bookingtest.Booking{held, paying} {
+				w.Gateway.Always(bookingtest.Query, b.Payment.ID, bookingtest.Obey())
+			}
+			w.wantSweep(t, 11*time.Minute, "confirmed", "confirmed")
+			w.wantPaid(t, held)
+		})
+	}
+}
+
+// A failover or a rebuild brought the row of money back that goes back already: it
+// is released, not asked about for ever.
+func TestLapsed_RowWhoseMoneyWentBackIsReleased(t *testing.T) {
+	for _, phase := range []booking.Phase{booking.PhaseHeld, booking.PhasePaying} {
+		t.Run(string(phase), func(t *testing.T) {
+			w := inProcess(t)
+			b := w.Paying(t, 1, "N1", "p", payingLength)
+			row := w.Row(t, b.Code)
+			w.pays(t, w.Held(t, 2, "N1"))
+			w.pays(t, w.Held(t, 3, "N1"))
+			w.lose(t, b)
+			full := w.Held(t, 4, "N1")
+			w.Gateway.Complete(b.Payment.ID)
+			w.wantCheck(t, 3*time.Minute, []string{"refunded"})
+			w.WantRefund(t, b, "TX"+b.Payment.ID, booking.MoneyLate, "full")
+			w.Want(t, b, "", booking.StateReleased)
+			w.lose(t, full)
+			w.wantCheck(t, 0, []string{"released"})
+
+			if row.Phase = phase; phase == booking.PhaseHeld {
+				row.Owner, row.Ends = "", 0
+			}
+			w.regain(t, b, row)
+			for range 3 {
+				w.sweep(t, booking.DefaultHold)
+				w.Books.Check(t)
+			}
+			w.Want(t, b, "", booking.StateReleased)
+			w.Books.CheckAtRest(t)
 		})
 	}
 }

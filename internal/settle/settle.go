@@ -219,9 +219,9 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 	switch charge.Status {
 	case booking.ChargeCompleted:
 		err := s.Confirm(ctx, code, rec, charge)
-		if errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrOtherThanOrdered) {
+		if errors.Is(err, booking.ErrRefunded) {
 			// For the seat it is not completed, and the payment is used up: it is over.
-			return errors.Join(err, s.Refuse(ctx, code, rec, token, string(booking.MoneyOther)))
+			return errors.Join(err, s.Refuse(ctx, code, rec, token, booking.ReasonRefund))
 		}
 		return err
 	case booking.ChargeRefused:
@@ -281,68 +281,115 @@ func (s *Service) ReleaseRecord(ctx context.Context, rec booking.Record, reason 
 // background. Money that is late, a second payment or otherwise than ordered is
 // decided once for its transaction: late money may get its seat after all;
 // booking.ErrRefunded says that it goes back and its refund is on record, with
-// booking.ErrOtherThanOrdered beside it when the seat is still as it was. After any
-// other error nothing is decided; an answer about another payment, or without a
-// transaction, is booking.ErrInDoubt. Safe to repeat.
+// booking.ErrOtherThanOrdered beside it when that is why. The seat, if the attempt
+// still has one, is as it was then, and this payment will not pay for it. After any
+// other error nothing is decided; booking.ErrInDoubt is for a person: an answer
+// about another payment or without a transaction, money that cannot be given back,
+// or a ledger that has forgotten a PAID record. Safe to repeat.
 func (s *Service) Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error {
-	switch err := charge.Check(rec); {
-	case errors.Is(err, booking.ErrOtherThanOrdered):
-		return s.late(ctx, code, rec, charge, booking.MoneyOther, err)
-	case err != nil:
+	wrong := charge.Check(rec)
+	switch {
+	case charge.Status != booking.ChargeCompleted:
+		return fmt.Errorf("confirm payment %s, which is %s: %w", rec.PaymentID, charge.Status, booking.ErrInDoubt)
+	case wrong != nil && !errors.Is(wrong, booking.ErrOtherThanOrdered):
 		s.Log.ErrorContext(ctx, "gateway says completed, and not of what: ask it about this payment by hand",
-			"payment", rec.PaymentID, "attempt", rec.Attempt, "transaction", charge.Transaction, "error", err)
-		return err
+			"payment", rec.PaymentID, "attempt", rec.Attempt, "transaction", charge.Transaction, "error", wrong)
+		return wrong
 	}
-	step, cancel := context.WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	row, err := s.Ledger.Settle(step, code, rec.Attempt, rec.PaymentID, charge.Transaction)
+	// What is on record was decided, also when the ledger was lost since, and
+	// whatever the gateway says of that money now.
+	switch refund, err := s.Store.Refund(ctx, charge.Transaction); {
+	case err == nil:
+		return s.refunded(ctx, rec, refund)
+	case !errors.Is(err, booking.ErrNotFound):
+		return fmt.Errorf("refund of %s: %w", charge.Transaction, err)
+	}
+	if wrong != nil {
+		return s.late(ctx, code, rec, charge, booking.MoneyOther)
+	}
+	row, err := s.settle(ctx, code, rec, charge)
 	switch {
 	case errors.Is(err, booking.ErrNotOwner):
-		return s.late(ctx, code, rec, charge, booking.MoneyLate, err)
+		return s.late(ctx, code, rec, charge, booking.MoneyLate)
 	case errors.Is(err, booking.ErrSecondPayment):
-		return s.late(ctx, code, rec, charge, booking.MoneySecond, err)
+		return s.late(ctx, code, rec, charge, booking.MoneySecond)
 	case err != nil:
-		return fmt.Errorf("settle payment %s: %w", rec.PaymentID, err)
+		return err
 	}
 	return s.paid(ctx, code, rec, charge.Transaction, row)
+}
+
+func (s *Service) settle(ctx context.Context, code string, rec booking.Record, charge booking.Charge) (booking.Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	row, err := s.Ledger.Settle(ctx, code, rec.Attempt, rec.PaymentID, charge.Transaction)
+	if err != nil {
+		return booking.Row{}, fmt.Errorf("settle payment %s: %w", rec.PaymentID, err)
+	}
+	return row, nil
 }
 
 // late has the ledger decide about money that pays for no seat as it stands, and
 // follows the decision: the seat, or a refund record, and with it the end of the
 // attempt's own record.
-func (s *Service) late(ctx context.Context, code string, rec booking.Record, charge booking.Charge, kind booking.MoneyKind, why error) error {
-	// What is on record was decided, also when the ledger was lost since.
-	_, err := s.Store.Refund(ctx, charge.Transaction)
-	known := err == nil
-	if err != nil && !errors.Is(err, booking.ErrNotFound) {
-		return fmt.Errorf("refund of %s: %w", charge.Transaction, err)
+func (s *Service) late(ctx context.Context, code string, rec booking.Record, charge booking.Charge, kind booking.MoneyKind) error {
+	if charge.Amount <= 0 || charge.Currency == "" {
+		return fmt.Errorf("payment %s: completed with %s %q, which nobody can give back: %w", rec.PaymentID, charge.Amount, charge.Currency, booking.ErrInDoubt)
 	}
-	if !known {
-		step, cancel := context.WithTimeout(ctx, stepTimeout)
-		defer cancel()
-		d, err := s.Ledger.Late(step, rec, charge.Transaction, kind)
+	switch have, err := s.Store.Record(ctx, rec.CandidateHash, rec.Attempt); {
+	case errors.Is(err, booking.ErrNotFound):
+	case err != nil:
+		return fmt.Errorf("record of late money: %w", err)
+	case have.State == booking.StatePaid && have.Transaction == charge.Transaction:
+		// It has paid for its seat, whatever is said of it now: nobody gives it back.
+		row, err := s.settle(ctx, code, rec, charge)
+		if booking.LedgerAnswered(err) {
+			err = fmt.Errorf("record is PAID, and the ledger does not know it: %w: %w", booking.ErrInDoubt, err)
+		}
 		if err != nil {
-			return fmt.Errorf("decide about transaction %s: %w", charge.Transaction, err)
+			return err
 		}
-		if d.Paid {
-			return s.paid(ctx, code, rec, charge.Transaction, d.Row)
-		}
-		refund := booking.NewRefund(rec, charge, kind, d)
-		if err := refund.Validate(); err != nil { // so odd that a person must look
-			return fmt.Errorf("money of transaction %s cannot be given back as it is: %w: %w", charge.Transaction, booking.ErrInDoubt, err)
-		}
-		if _, _, err := s.Store.PutRefund(ctx, refund); err != nil {
-			return fmt.Errorf("put refund of %s: %w", charge.Transaction, err)
-		}
+		return s.paid(ctx, code, rec, charge.Transaction, row)
+	case have.State == booking.StatePaid && kind == booking.MoneyLate:
+		kind = booking.MoneySecond // the seat was paid for, also if the ledger has lost it
+	}
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	d, err := s.Ledger.Late(step, rec, charge.Transaction, kind)
+	if err != nil {
+		return fmt.Errorf("decide about transaction %s: %w", charge.Transaction, err)
+	}
+	if d.Paid {
+		return s.paid(ctx, code, rec, charge.Transaction, d.Row)
+	}
+	refund, first, err := s.Store.PutRefund(ctx, booking.NewRefund(rec, charge, kind, d))
+	if err != nil {
+		return fmt.Errorf("put refund of %s: %w", charge.Transaction, err)
+	}
+	if first {
 		s.Log.WarnContext(ctx, "money pays for no seat and goes back", "transaction", charge.Transaction, "payment", rec.PaymentID,
 			"attempt", rec.Attempt, "kind", string(kind), "reason", d.Reason, "paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency)
 	}
-	if kind == booking.MoneyLate {
+	return s.refunded(ctx, rec, refund)
+}
+
+// refunded follows a refund that is on record.
+func (s *Service) refunded(ctx context.Context, rec booking.Record, refund booking.Refund) error {
+	if refund.Attempt != rec.Attempt || refund.PaymentID != rec.PaymentID {
+		return fmt.Errorf("transaction %s of payment %s is on record as a refund of payment %s: %w",
+			refund.Transaction, rec.PaymentID, refund.PaymentID, booking.ErrInDoubt)
+	}
+	why := booking.ErrOtherThanOrdered
+	switch refund.Kind {
+	case booking.MoneySecond:
+		why = booking.ErrSecondPayment
+	case booking.MoneyLate:
+		why = booking.ErrNotOwner
 		if err := s.endRefunded(ctx, rec); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("transaction %s: %w: %w", charge.Transaction, booking.ErrRefunded, why)
+	return fmt.Errorf("transaction %s: %w: %w", refund.Transaction, booking.ErrRefunded, why)
 }
 
 // endRefunded ends the record of an attempt that, by an acknowledged decision, has
@@ -354,7 +401,9 @@ func (s *Service) endRefunded(ctx context.Context, rec booking.Record) error {
 		switch {
 		case err == nil:
 			rec = now
-		case !errors.Is(err, booking.ErrNotFound):
+		case errors.Is(err, booking.ErrNotFound):
+			rec.State, rec.Reason = booking.StateHeld, "" // as it is put
+		default:
 			return fmt.Errorf("record of refunded money: %w", err)
 		}
 		if rec.State == booking.StatePaid {

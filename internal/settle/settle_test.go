@@ -756,82 +756,6 @@ func TestMail_CandidateWithoutAnAddressIsPaidAllTheSame(t *testing.T) {
 	w.wantPaid(t, b)
 }
 
-// wrongs are completed charges that are not what was ordered.
-var wrongs = map[string]func(*booking.Charge){
-	"amount less":    func(c *booking.Charge) { c.Amount-- },
-	"amount more":    func(c *booking.Charge) { c.Amount += 100 },
-	"amount zero":    func(c *booking.Charge) { c.Amount = 0 },
-	"negative":       func(c *booking.Charge) { c.Amount = -c.Amount },
-	"currency":       func(c *booking.Charge) { c.Currency = "USD" },
-	"invoice":        func(c *booking.Charge) { c.Invoice += "0" },
-	"no invoice":     func(c *booking.Charge) { c.Invoice = "" },
-	"payment":        func(c *booking.Charge) { c.PaymentID = "TR999999" },
-	"no transaction": func(c *booking.Charge) { c.Transaction = "" },
-}
-
-func TestReturn_PaidOtherwiseThanOrderedIsNotPaid(t *testing.T) {
-	for name, change := range wrongs {
-		t.Run(name, func(t *testing.T) {
-			w := inProcess(t)
-			told, asked := w.Held(t, 1, "N1"), w.Held(t, 2, "N2")
-			w.Gateway.Next(bookingtest.Execute, told.Payment.ID, bookingtest.Altered(change))
-			w.Gateway.Next(bookingtest.Execute, asked.Payment.ID, bookingtest.KeptCall())
-			w.Gateway.Next(bookingtest.Query, asked.Payment.ID, bookingtest.Altered(change))
-			for _, b := range []bookingtest.Booking{told, asked} {
-				wantErr(t, "return", w.paysAndReturns(t, b), booking.ErrOtherThanOrdered)
-				w.Want(t, b, booking.PhasePaying, booking.StateHeld)
-				w.wantMails(t, b, 0)
-			}
-			w.Books.Check(t)
-		})
-	}
-}
-
-// Money for a seat that is somebody else's, or nobody's, changes no seat and no
-// record.
-func TestConfirm_LateMoneyChangesNothing(t *testing.T) {
-	w := inProcess(t)
-	late := w.Held(t, 1, "N1")
-	w.sweep(t, booking.DefaultHold)
-	w.Gateway.Complete(late.Payment.ID)
-	w.Books.Unseated[late.Payment.ID] = true
-	charge, err := w.Gateway.Query(t.Context(), late.Payment.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantErr(t, "confirm without a seat", w.settler.Confirm(t.Context(), late.Code, late.Record, charge), booking.ErrNotOwner)
-	w.Want(t, late, "", booking.StateReleased)
-
-	again := w.Held(t, 1, "N1")
-	wantErr(t, "confirm after booking again", w.settler.Confirm(t.Context(), late.Code, late.Record, charge), booking.ErrNotOwner)
-	w.Want(t, late, "", booking.StateReleased)
-	w.Want(t, again, booking.PhaseHeld, booking.StateHeld)
-	w.Background.Wait()
-	w.Books.CheckAtRest(t)
-}
-
-func TestConfirm_SecondTransactionChangesNothing(t *testing.T) {
-	w := inProcess(t)
-	b := w.Held(t, 1, "N1")
-	if err := w.paysAndReturns(t, b); err != nil {
-		t.Fatalf("return: %v", err)
-	}
-	row, rec := w.Row(t, b.Code), w.record(t, b)
-	charge, err := w.Gateway.Query(t.Context(), b.Payment.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	charge.Transaction = "TXOTHER"
-	wantErr(t, "confirm", w.settler.Confirm(t.Context(), b.Code, b.Record, charge), booking.ErrSecondPayment)
-	if diff := cmp.Diff(row, w.Row(t, b.Code)); diff != "" {
-		t.Errorf("row changed (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(rec, w.record(t, b)); diff != "" {
-		t.Errorf("record changed (-before +after):\n%s", diff)
-	}
-	w.wantPaid(t, b)
-}
-
 // A record that a runner ended on an old answer follows the ledger's word.
 func TestConfirm_RecordFollowsTheLedgerFromReleased(t *testing.T) {
 	w := inProcess(t)
@@ -971,10 +895,8 @@ func TestHole10_StaleStepsOfAnOldAttempt(t *testing.T) {
 	old := w.Refused(t, 1, "N1")
 	fresh := w.Held(t, 1, "N1")
 	before := w.Row(t, fresh.Code)
-	charge := booking.Charge{
-		Status: booking.ChargeCompleted, PaymentID: old.Payment.ID, Invoice: old.Record.Invoice, Transaction: "TX",
-		Amount: old.Record.Amount, Currency: old.Record.Currency,
-	}
+	w.Gateway.Complete(old.Payment.ID)
+	charge := w.asks(t, old)
 	for what, err := range map[string]error{
 		"return":  w.returns(t, old),
 		"confirm": w.settler.Confirm(t.Context(), old.Code, old.Record, charge),
@@ -992,8 +914,8 @@ func TestHole10_StaleStepsOfAnOldAttempt(t *testing.T) {
 	if err := w.paysAndReturns(t, fresh); err != nil {
 		t.Fatalf("return: %v", err)
 	}
-	w.Want(t, fresh, booking.PhasePaid, booking.StatePaid)
-	w.Books.Check(t)
+	w.WantRefund(t, old, charge.Transaction, booking.MoneyLate, "candidate")
+	w.wantPaid(t, fresh)
 }
 
 // Hole 25: only the reconciler takes over a row that is paying past its end, and

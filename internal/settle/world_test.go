@@ -37,6 +37,8 @@ type world struct {
 	settler *settle.Service
 	sweeper *reconcile.Reconciler
 	rdb     *redis.Client
+	addr    string
+	acks    int
 	pair    *redisproc.Pair // nil in-process
 }
 
@@ -78,7 +80,7 @@ func (s seats) Looks(ctx context.Context) (map[string]int64, error) {
 func inProcess(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	return open(t, testenv.Mini(t), 0)
+	return open(t, testenv.Mini(t), 0, bookingtest.Sale(), 8)
 }
 
 // onPair is a world on a primary and a replica that must acknowledge.
@@ -86,7 +88,7 @@ func onPair(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
 	pair := testenv.Pair(t)
-	w := open(t, pair.Primary.Addr(), 1)
+	w := open(t, pair.Primary.Addr(), 1, bookingtest.Sale(), 8)
 	w.pair = pair
 	return w
 }
@@ -118,47 +120,105 @@ func (w *world) heal(t *testing.T) {
 	t.Fatal("the replica does not come back")
 }
 
-func open(t *testing.T, addr string, acks int) *world {
+// open is a world with this sale, open, and candidates 1 to n.
+func open(t *testing.T, addr string, acks int, sale booking.Sale, n int) *world {
 	t.Helper()
-	clock, log := new(bookingtest.Clock), slog.New(slog.DiscardHandler)
-	rdb := admission.NewClient(admission.ClientConfig{Addr: addr, Pool: 16})
+	clock := new(bookingtest.Clock)
+	w := &world{addr: addr, acks: acks}
+	gate, rdb := w.gate(t, clock)
+	records, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "records.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	w.World, w.rdb = bookingtest.NewWorld(clock, gate, seats{gate, rdb}, records), rdb
+	w.Open(t, sale, n)
+	// A failed test must not leave a mail at work behind.
+	t.Cleanup(w.Background.Wait)
+	w.settler, w.sweeper = w.process(t, w.Ledger)
+	return w
+}
+
+// gate is one process's way to the seat ledger.
+func (w *world) gate(t *testing.T, clock *bookingtest.Clock) (*admission.Gate, *redis.Client) {
+	t.Helper()
+	rdb := admission.NewClient(admission.ClientConfig{Addr: w.addr, Pool: 16})
 	t.Cleanup(func() { _ = rdb.Close() })
 	keys, err := admission.NewKeys(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gate, err := admission.New(rdb, admission.Options{
-		Keys: keys, Acks: acks, ClockOffset: clock.Offset, Log: log, Registerer: prometheus.NewRegistry(),
+		Keys: keys, Acks: w.acks, ClockOffset: clock.Offset, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "records.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = records.Close() })
-	w := &world{World: bookingtest.NewWorld(clock, gate, seats{gate, rdb}, records), rdb: rdb}
-	w.Open(t, bookingtest.Sale(), 8)
-	// A failed test must not leave a mail at work behind.
-	t.Cleanup(w.Background.Wait)
-	w.settler, err = settle.New(settle.Deps{
-		Ledger: w.Ledger, Gateway: w.Gateway, Store: w.Store, Mailer: w.Mailer, Sale: gate, Background: w.Background,
+	return gate, rdb
+}
+
+// process is a settler and a reconciler on that way.
+func (w *world) process(t *testing.T, ledger bookingtest.Ledger) (*settle.Service, *reconcile.Reconciler) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	settler, err := settle.New(settle.Deps{
+		Ledger: ledger, Gateway: w.Gateway, Store: w.Store, Mailer: w.Mailer, Sale: ledger, Background: w.Background,
 		BookingURL:     func(code, attempt string) string { return "https://sale.test/result?booking=" + code + attempt },
-		ExecuteTimeout: executeTimeout, Now: clock.Now, Log: log, Registerer: prometheus.NewRegistry(),
+		ExecuteTimeout: executeTimeout, Now: w.Clock.Now, Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.sweeper, err = reconcile.New(reconcile.Deps{
-		Ledger: w.Ledger, Gateway: w.Gateway, Settler: w.settler, Store: w.Store,
-		Every: time.Second, Budget: time.Minute, Width: 8, QueriesPerSecond: 1000,
+	sweeper, err := reconcile.New(reconcile.Deps{
+		Ledger: ledger, Gateway: w.Gateway, Settler: settler, Store: w.Store,
+		Every: time.Second, Budget: time.Minute, Width: 8, QueriesPerSecond: 10000,
 		ExecuteTimeout: executeTimeout, Lapse: 24 * time.Hour, Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return settler, sweeper
+}
+
+// another is a process of its own, with its own connections.
+func (w *world) another(t *testing.T) (*settle.Service, *reconcile.Reconciler) {
+	t.Helper()
+	gate, _ := w.gate(t, w.Clock)
+	return w.process(t, bookingtest.Ledger{LedgerDriver: gate, Faults: w.Faults})
+}
+
+// asks is the gateway's word on the booking's payment.
+func (w *world) asks(t *testing.T, b bookingtest.Booking) booking.Charge {
+	t.Helper()
+	charge, err := w.Gateway.Query(t.Context(), b.Payment.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return charge
+}
+
+// notified is a report of the booking's payment, which is asked about and, when it
+// is completed, confirmed, until its mail is sent.
+func (w *world) notified(t *testing.T, b bookingtest.Booking) error {
+	t.Helper()
+	charge := w.asks(t, b)
+	if charge.Status != booking.ChargeCompleted {
+		return nil
+	}
+	err := w.settler.Confirm(t.Context(), b.Code, b.Record, charge)
+	w.Background.Wait()
+	return err
+}
+
+// wantBack wants the report to say that the money goes back, why, and its refund on
+// record.
+func (w *world) wantBack(t *testing.T, what string, err error, b bookingtest.Booking, kind booking.MoneyKind, reason string) {
+	t.Helper()
+	wantErr(t, what, err, booking.ErrRefunded)
+	wantErr(t, what, err, map[booking.MoneyKind]error{
+		booking.MoneyLate: booking.ErrNotOwner, booking.MoneySecond: booking.ErrSecondPayment, booking.MoneyOther: booking.ErrOtherThanOrdered,
+	}[kind])
+	w.WantRefund(t, b, "TX"+b.Payment.ID, kind, reason)
 }
 
 // returns is the payer's return with success, until its mail is sent.
