@@ -645,10 +645,10 @@ func (g *Gate) EndPay(ctx context.Context, code, attempt, token string, as booki
 }
 
 // Settle says that this payment has paid for the attempt. It returns the
-// acknowledged row. booking.ErrNotOwner: late money. booking.ErrSecondPayment:
-// the seat is paid otherwise. Safe to repeat.
+// acknowledged row. booking.ErrNotOwner: late money. booking.ErrSecondPayment: the
+// seat is paid otherwise, or the transaction was decided to go back. Safe to repeat.
 func (g *Gate) Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error) {
-	a, err := g.call(ctx, settleScript, g.keys.base(), code, attempt, payment, transaction)
+	a, err := g.call(ctx, settleScript, append(g.keys.base(), g.keys.late()), code, attempt, payment, transaction)
 	if err != nil {
 		return booking.Row{}, err
 	}

@@ -75,25 +75,25 @@ func TestLate_SeatIsNotFree(t *testing.T) {
 		// The candidate booked again, and lost that too before the money was reported
 		// a second time: the first decision stands.
 		again := l.mustHeld(t, 1, "N2")
-		wantRefund(t, "its candidate has another seat", l.mustLate(t, rec, "TRX1", booking.MoneyLate), "candidate")
+		wantRefund(t, "its candidate has another seat", l.mustLate(t, rec, "LATE1", booking.MoneyLate), "candidate")
 		l.advance(11 * time.Minute)
 		if err := l.Release(t.Context(), code(1), again.Attempt); err != nil {
 			t.Fatal(err)
 		}
-		wantRefund(t, "reported again", l.mustLate(t, rec, "TRX1", booking.MoneyLate), "candidate")
+		wantRefund(t, "reported again", l.mustLate(t, rec, "LATE1", booking.MoneyLate), "candidate")
 
 		l.mustPaid(t, 2, "N1")
 		l.mustPaid(t, 3, "N1")
-		wantRefund(t, "level full", l.mustLate(t, rec, "TRX2", booking.MoneyLate), "full")
+		wantRefund(t, "level full", l.mustLate(t, rec, "LATE2", booking.MoneyLate), "full")
 		other := rec
 		other.Level = "N2"
 		l.mustPaid(t, 4, "N2")
-		wantRefund(t, "all full", l.mustLate(t, other, "TRX3", booking.MoneyLate), "full")
+		wantRefund(t, "all full", l.mustLate(t, other, "LATE3", booking.MoneyLate), "full")
 		other.Level = "N7"
-		wantRefund(t, "level gone", l.mustLate(t, other, "TRX4", booking.MoneyLate), "level")
+		wantRefund(t, "level gone", l.mustLate(t, other, "LATE4", booking.MoneyLate), "level")
 		other = rec
 		other.Attempt = booking.AttemptID(booking.NewEpoch(time.Unix(1_700_000_000, 0)), suffix())
-		wantRefund(t, "of another sale", l.mustLate(t, other, "TRX5", booking.MoneyLate), "epoch")
+		wantRefund(t, "of another sale", l.mustLate(t, other, "LATE5", booking.MoneyLate), "epoch")
 		l.check(t)
 	})
 }
@@ -114,6 +114,25 @@ func TestLate_MoneyThatNeverPaysForASeat(t *testing.T) {
 		wantRefund(t, "otherwise than ordered", l.mustLate(t, held.HeldRecord(code(2), "", ""), "TRX4", booking.MoneyOther), "other_than_ordered")
 		if row := l.mustRow(t, 2); row.Phase != booking.PhaseHeld {
 			t.Errorf("its seat: got %s, want it held still", row.Phase)
+		}
+		l.check(t)
+	})
+}
+
+// Once it is decided that a transaction goes back, no report of it pays for a seat,
+// whatever that report says of it.
+func TestSettle_MoneyThatGoesBackPaysForNoSeat(t *testing.T) {
+	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
+		l := fresh(t).open(t)
+		held := l.mustHeld(t, 1, "N1")
+		wantRefund(t, "otherwise than ordered", l.mustLate(t, held.HeldRecord(code(1), "", ""), "TRX1", booking.MoneyOther), "other_than_ordered")
+		_, err := l.Settle(t.Context(), code(1), held.Attempt, held.Payment, "TRX1")
+		wantErr(t, "the same transaction, as ordered this time", err, booking.ErrSecondPayment)
+		if row := l.mustRow(t, 1); row.Phase != booking.PhaseHeld {
+			t.Errorf("its seat: got %s, want held", row.Phase)
+		}
+		if _, err := l.Settle(t.Context(), code(1), held.Attempt, held.Payment, "TRX2"); err != nil {
+			t.Errorf("another transaction of the payment: got %v, want the seat paid", err)
 		}
 		l.check(t)
 	})
