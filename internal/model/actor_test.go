@@ -26,6 +26,7 @@ const (
 	opEndPay   op = "end pay"
 	opSettle   op = "settle"
 	opRelease  op = "release"
+	opLate     op = "decide late"
 	opDone     op = "done"
 	opPostpone op = "postpone"
 	opCreate   op = "create payment"
@@ -36,6 +37,7 @@ const (
 	opPaid     op = "mark paid"
 	opAnnounce op = "announce"
 	opEnd      op = "release record"
+	opRefund   op = "put refund"
 	opClaim    op = "claim mail"
 	opSent     op = "mark mail sent"
 	opMail     op = "send mail"
@@ -299,6 +301,19 @@ func (l ledger) Release(ctx context.Context, code, attempt string) error {
 	return l.do(ctx, call{op: opRelease, code: code, attempt: attempt}, func(ctx context.Context, g *admission.Gate) error { return g.Release(ctx, code, attempt) })
 }
 
+func (l ledger) Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error) {
+	return made(ctx, opLate, booking.ErrNotAcknowledged, func() (booking.Decision, error) {
+		l.m.asked(call{op: opLate, code: rec.Code, attempt: rec.Attempt}, func(ctx context.Context, g *admission.Gate) error {
+			d, err := g.Late(ctx, rec, transaction, kind)
+			l.m.decides(transaction, d, err)
+			return err
+		})
+		d, err := l.of(ctx).Late(ctx, rec, transaction, kind)
+		l.m.decides(transaction, d, err)
+		return d, err
+	})
+}
+
 func (l ledger) RecordDone(ctx context.Context, code, attempt string) error {
 	return l.do(ctx, call{op: opDone, code: code, attempt: attempt}, func(ctx context.Context, g *admission.Gate) error { return g.RecordDone(ctx, code, attempt) })
 }
@@ -365,6 +380,16 @@ func (s store) Release(ctx context.Context, seen booking.Record, reason string, 
 	return made0(ctx, opEnd, bookingtest.ErrKept, func() error { return s.records.Release(ctx, seen, reason, at) })
 }
 
+func (s store) PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error) {
+	created := false
+	r, err := made(ctx, opRefund, bookingtest.ErrKept, func() (booking.Refund, error) {
+		var err error
+		r, created, err = s.records.PutRefund(ctx, r)
+		return r, err
+	})
+	return r, created, err
+}
+
 func (s store) ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error) {
 	return made(ctx, opClaim, bookingtest.ErrKept, func() (bool, error) {
 		return s.records.ClaimMail(ctx, candidateHash, attempt, claim, now, until)
@@ -428,7 +453,9 @@ func (g gateway) Execute(ctx context.Context, payment string) (booking.Charge, e
 	case kept:
 		_, _ = g.m.execute(ctx, payment)
 	case late:
-		g.m.inFlight[payment] = g.m.clock.Now().Add(flightMost)
+		if !g.m.hasPaid(payment) { // else it has had its one execution
+			g.m.inFlight[payment] = g.m.clock.Now().Add(flightMost)
+		}
 	case garbled:
 		_, _ = g.m.execute(ctx, payment)
 		return booking.Charge{PaymentID: payment, Status: booking.ChargeUnknown, Code: "9999"}, nil
@@ -445,8 +472,7 @@ func (g gateway) Query(ctx context.Context, payment string) (booking.Charge, err
 	case err != nil:
 		return booking.Charge{}, fmt.Errorf("%w: %w", booking.ErrNotSent, err)
 	case f == pass:
-		c, err := g.m.gateway.Query(ctx, payment)
-		return g.m.altered(c), err
+		return g.m.gateway.Query(ctx, payment)
 	case f == garbled:
 		return booking.Charge{PaymentID: payment, Status: booking.ChargeUnknown, Code: "9999"}, nil
 	case f == outage:
@@ -461,15 +487,7 @@ func (m *model) execute(ctx context.Context, payment string) (booking.Charge, er
 	if err == nil && c.Status != booking.ChargeUnfinished {
 		delete(m.inFlight, payment)
 	}
-	return m.altered(c), err
-}
-
-// altered is what the gateway says of a payment that its payer paid otherwise.
-func (m *model) altered(c booking.Charge) booking.Charge {
-	if m.wrong[c.PaymentID] && c.Status == booking.ChargeCompleted {
-		c.Amount++
-	}
-	return c
+	return c, err
 }
 
 // inline runs the mail as the tail of the work that makes it due.

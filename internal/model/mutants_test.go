@@ -12,10 +12,13 @@ import (
 	"holdfast/scripts/lua"
 )
 
-// scripts are those that the mutants are made of.
+// scripts are those that the mutants are made of: every one that changes a seat,
+// or who may have one. Left out are those that only read, the status page's, extend,
+// which no sequence calls, and notices, which is an index of the store's
+// notifications; package admission has their tests.
 var scripts = map[string]string{
 	"admit": lua.Admit, "attach": lua.Attach, "queued": lua.Queued, "undo": lua.Undo,
-	"begin_pay": lua.BeginPay, "end_pay": lua.EndPay, "settle": lua.Settle, "release": lua.Release,
+	"begin_pay": lua.BeginPay, "end_pay": lua.EndPay, "settle": lua.Settle, "release": lua.Release, "late": lua.Late,
 	"done": lua.Done, "postpone": lua.Postpone, "apply_sale": lua.ApplySale, "switch": lua.Switch,
 	"candidates": lua.Candidates, "restore": lua.Restore,
 }

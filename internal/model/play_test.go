@@ -1,7 +1,6 @@
 package model_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,8 +85,6 @@ func steps(from, to int) *rapid.Generator[[]step] {
 	return rapid.SliceOfN(one, from, to)
 }
 
-var errPaid = errors.New("a paid seat")
-
 // issued is a payment that the gateway has made.
 type issued struct{ id, code, attempt string }
 
@@ -123,8 +120,10 @@ type model struct {
 	attemptOf map[string]string    // payments
 	used      map[string]bool      // attempts
 	promised  map[string]bool      // attempts that were answered 202
-	wrong     map[string]bool      // payments paid otherwise than ordered
-	unseated  map[string]bool      // these, and late money
+	second    map[string]bool      // payments that moved money twice
+	unseated  map[string]bool      // payments otherwise than ordered, and late money
+	decided   map[string]decision  // by transaction
+	epoch     string               // the sale's
 	copies    []copied             // calls of the ledger, to come once more
 	inFlight  map[string]time.Time // execute calls without an answer, and until when they may arrive
 	opens     []time.Time          // since when booking may be open; the zero time is closed
@@ -170,13 +169,21 @@ const (
 	rebuilt   = "a rebuild brought rows back"
 	doubtful  = "a rebuild kept a doubt"
 	lateMoney = "late money"
+	lateSeat  = "late money got its seat"
+	twice     = "a payment moved money twice"
 	arrived   = "an execute call without an answer arrived"
 	taken     = "a payment was taken over"
 	passed    = "a seat was taken over"
+	refused   = "a server refused to write a seat"
 	restored  = "a seat was given back to a refused attempt"
 )
 
-var befalls = []string{tookBack, rebuilt, doubtful, lateMoney, arrived, taken, passed, restored}
+var befalls = []string{
+	tookBack, rebuilt, doubtful, lateMoney, lateSeat, twice, arrived, taken, passed, restored, refused,
+	goesBack("second"), goesBack("other_than_ordered"), goesBack("epoch"), goesBack("candidate"), goesBack("level"), goesBack("full"),
+}
+
+func goesBack(reason string) string { return "money went back: " + reason }
 
 func move(from, to booking.Phase) string { return fmt.Sprintf("%q to %q", from, to) }
 
@@ -222,7 +229,8 @@ func newModel(ctx context.Context, s servers, seen *tally) (*model, error) {
 		ctx: ctx, servers: s, seen: seen, clock: new(bookingtest.Clock), records: newRecords(), sweeps: map[*actor]int{},
 		mailer: &bookingtest.Mailer{Faults: new(bookingtest.Faults)}, sale: sale(2, 3, 4),
 		codes: map[string]string{}, emails: map[string]string{}, attemptOf: map[string]string{}, used: map[string]bool{}, promised: map[string]bool{},
-		wrong: map[string]bool{}, unseated: map[string]bool{}, inFlight: map[string]time.Time{}, opens: []time.Time{{}},
+		second: map[string]bool{}, unseated: map[string]bool{},
+		decided: map[string]decision{}, inFlight: map[string]time.Time{}, opens: []time.Time{{}},
 	}
 	for i := range candidates {
 		code := bookingtest.Code(i + 1)
@@ -230,7 +238,7 @@ func newModel(ctx context.Context, s servers, seen *tally) (*model, error) {
 	}
 	m.gateway = bookingtest.NewGateway(m.clock.Now)
 	m.books = bookingtest.Books{
-		Records: m.records, Completed: m.gateway.Completed, Sent: m.mailer.Sent,
+		Records: m.records, Refunds: m.records, Completed: m.gateway.Completed, Sent: m.mailer.Sent,
 		Unseated: m.unseated, MailTwice: true, // its process may be gone before it has written that down
 	}
 	log := slog.New(slog.DiscardHandler)
@@ -283,7 +291,31 @@ func newModel(ctx context.Context, s servers, seen *tally) (*model, error) {
 	if err := m.begin(bookingtest.Epoch); err != nil {
 		return nil, err
 	}
+	if err := m.earlier(); err != nil {
+		return nil, err
+	}
 	return m, m.check()
+}
+
+// earlier leaves a record of an earlier sale whose payment never completed.
+func (m *model) earlier() error {
+	code := bookingtest.Code(1)
+	row := booking.Row{
+		Attempt: booking.AttemptID("0nmkmg0aaaaa", booking.NewAttemptSuffix(m.clock.Now())), Level: "N2",
+		Amount: m.sale.Levels[1].Fee, Currency: m.sale.Currency, AdmittedAt: 1, Deadline: 1,
+	}
+	p, err := gateway{m}.Create(m.ctx, booking.Order{
+		Invoice: booking.Invoice(booking.CandidateHash(code), row.Attempt), Amount: row.Amount, Currency: row.Currency,
+	})
+	if err != nil {
+		return err
+	}
+	row.Payment = p.ID
+	rec, _, err := m.records.PutHeld(m.ctx, row.HeldRecord(code, p.URL, p.Signature))
+	if err != nil {
+		return err
+	}
+	return m.records.Release(m.ctx, rec, booking.ReasonLapsed, m.clock.Now())
 }
 
 // begin puts the sale into force on an empty Redis, or on a rebuilt one, and
@@ -293,6 +325,7 @@ func (m *model) begin(epoch string) error {
 		if _, err := m.gates[0].ApplySale(m.ctx, m.sale, epoch, false); err != nil {
 			return err
 		}
+		m.epoch = epoch
 	}
 	if err := m.gates[0].AddCandidates(m.ctx, bookingtest.Candidates(candidates)); err != nil {
 		return err
@@ -373,6 +406,9 @@ func (m *model) step(s step) error {
 			return nil
 		}
 		m.lost, m.prev, m.copies = true, nil, nil
+		for transaction, d := range m.decided {
+			m.decided[transaction] = decision{d.Decision, false}
+		}
 		return m.servers.empty(m.ctx)
 	}
 	return fmt.Errorf("step %q is unknown", s.Do)
@@ -435,22 +471,66 @@ func (m *model) crowd(s step) error {
 	keys := []string{
 		"adm:epoch", "adm:seen", "adm:due", "adm:mark", "sale:config", "booking:open", "booking:opens_at", "candidates:valid", "adm:total",
 	}
+	var levels []string
 	args := []any{m.clock.Offset().Milliseconds()}
 	for i := range 2 + s.At%4 {
 		n := (s.Who>>i)%candidates + 1
 		code, level := bookingtest.Code(n), []string{"N1", "N2"}[(s.How>>i)%2]
 		keys = append(keys, "candidate:email:"+code, "adm:level:"+level, "candidate:email:"+code)
 		args = append(args, code, bookingtest.Email(n), level, booking.NewAttemptSuffix(m.clock.Now()), "take", "", 0)
+		levels = append(levels, level)
 		m.note("crowd: %s books %s", code, level)
 	}
 	for i := range keys {
 		keys[i] = prefix + keys[i]
 	}
 	m.before, m.last = m.clock.Now(), call{op: opAdmit}
-	if err := m.servers.client().Eval(m.ctx, lua.Admit, keys, args...).Err(); err != nil {
+	full := s.Calls == 1
+	if err := m.servers.full(m.ctx, full); err != nil {
+		return err
+	}
+	answer, err := m.servers.client().Eval(m.ctx, lua.Admit, keys, args...).Slice()
+	if err := errors.Join(err, m.servers.full(m.ctx, false)); err != nil {
 		return fmt.Errorf("crowd: %w", err)
 	}
-	return m.check()
+	if err := m.check(); err != nil {
+		return err
+	}
+	return m.told(levels, answer[3:])
+}
+
+// told holds the answers of a crowd against the ledger as it is after them: a seat
+// is there, and a no that is final is true.
+func (m *model) told(levels []string, words []any) error {
+	for i := 0; i+1 < len(words); i += 2 {
+		word, _ := words[i].(string)
+		isFull := func(l booking.LevelFigures) bool { return l.ID == levels[i/2] && l.Admitted >= l.Cap }
+		switch word {
+		case "admitted", "taken_over":
+			var row booking.Row
+			text, _ := words[i+1].(string)
+			if err := json.Unmarshal([]byte(text), &row); err != nil {
+				return fmt.Errorf("crowd: told %s with the row %q: %w", word, text, err)
+			}
+			if _, _, owns := m.prev.owner(row.Attempt); !owns {
+				return fmt.Errorf("crowd: told %s, and attempt %s has no seat", word, row.Attempt)
+			}
+		case "level_full":
+			if !slices.ContainsFunc(m.prev.figures.Levels, isFull) {
+				return fmt.Errorf("crowd: told that %s is full, and it is not: %+v", levels[i/2], m.prev.figures)
+			}
+		case "sold_out":
+			if m.prev.figures.Total < m.prev.figures.Cap {
+				return fmt.Errorf("crowd: told that all is sold, and it is not: %+v", m.prev.figures)
+			}
+		case "failed":
+			m.seen.add(refused)
+		case "duplicate", "invalid_level", "not_open":
+		default:
+			return fmt.Errorf("crowd: told %v", words[i])
+		}
+	}
+	return nil
 }
 
 // pay is a payer who does one thing or another at the gateway and comes back.
@@ -467,13 +547,26 @@ func (m *model) pay(s step) error {
 		m.gateway.Finish(p.id)
 	case s.How < 42:
 		m.gateway.Refuse(p.id, "2023")
-	case s.How < 44:
+	case s.How < 44 && !m.hasPaid(p.id):
 		m.gateway.Finish(p.id)
-		m.wrong[p.id], m.unseated[p.id] = true, true
+		m.divert(p.id, s)
 	}
 	return m.run(m.start(fmt.Sprintf("%s returns with %s", p.code, p.id), m.gate(s), true, func(ctx context.Context) {
 		_ = m.settler.Return(ctx, p.code, p.attempt, p.id) // whatever it says, the rules tell
 	}), s)
+}
+
+// divert has a payment complete otherwise than ordered.
+func (m *model) divert(payment string, s step) {
+	m.note("%s will be paid otherwise than ordered", payment)
+	m.unseated[payment] = true
+	m.gateway.Divert(payment, func(c *booking.Charge) {
+		if s.Who%2 == 0 {
+			c.Amount++
+		} else {
+			c.Currency = "USD"
+		}
+	})
 }
 
 // sweep starts a sweep of a process that has none at work.
@@ -632,6 +725,31 @@ func (m *model) canBePaid(who int) (issued, bool) {
 	return issued{}, false
 }
 
+// seatless is a payment without a seat whose money has not moved, if there is one:
+// of a refused attempt whose seat another has for now, or of a candidate who has
+// none, sooner where all seats are taken.
+func (m *model) seatless(refused bool) (p issued, found bool) {
+	for _, q := range m.payments {
+		row, has := m.prev.rows[q.code]
+		over := row.Back != nil && row.Back.Payment == q.id
+		none := !has && booking.AttemptEpoch(q.attempt) == m.prev.epoch
+		if m.hasPaid(q.id) || (refused && !over) || (!refused && !none) {
+			continue
+		}
+		if p, found = q, true; refused || m.isFull(q) {
+			break
+		}
+	}
+	return p, found
+}
+
+// isFull tells whether there is no seat for the payment.
+func (m *model) isFull(p issued) bool {
+	rec := m.records.all[booking.CandidateHash(p.code)+p.attempt]
+	f := m.prev.figures
+	return f.Total >= f.Cap || slices.ContainsFunc(f.Levels, func(l booking.LevelFigures) bool { return l.ID == rec.Level && l.Admitted >= l.Cap })
+}
+
 func (m *model) hasPaid(payment string) bool {
 	for _, c := range m.gateway.Completed() {
 		if c.PaymentID == payment {
@@ -641,47 +759,86 @@ func (m *model) hasPaid(payment string) bool {
 	return false
 }
 
-// notify has money move without our execute, and somebody hear of it: for a seat
-// that waits to be paid it pays; for one that is gone it is late money, which must
-// be said to be that and change nothing.
+// notify has money move without our execute, or once more, or otherwise than
+// ordered, and somebody hear of it; or somebody hear again of what has moved.
 func (m *model) notify(s step) error {
-	if m.lost || len(m.payments) == 0 || len(m.actors) > 0 {
+	all := m.charges()
+	if s.How%8 < 3 && len(all) > 0 {
+		return m.report(all[s.Who%len(all)], s)
+	}
+	if m.lost || len(m.payments) == 0 {
 		return nil
 	}
 	p := m.payments[max(0, len(m.payments)-1-s.Who%8)]
-	row, _, owns := m.prev.owner(p.attempt)
-	rec, err := m.records.RecordByPayment(m.ctx, p.id)
-	if owns {
-		rec, err = row.HeldRecord(p.code, "", ""), nil
+	if seatless, ok := m.seatless(s.At%2 == 0); ok && s.At < 4 {
+		p = seatless
 	}
-	if err != nil || m.wrong[p.id] || (owns && row.Payment != p.id) {
-		return nil
+	if m.hasPaid(p.id) {
+		if m.second[p.id] {
+			return nil
+		}
+		m.note("%s is paid a second time", p.id)
+		m.second[p.id] = true
+		m.gateway.CompleteAgain(p.id)
+		m.seen.add(twice)
+	} else {
+		row, _, owns := m.prev.owner(p.attempt)
+		if _, err := m.records.Record(m.ctx, booking.CandidateHash(p.code), p.attempt); err != nil && row.Phase != booking.PhaseHeld {
+			return nil // nobody pays before the record is on its way
+		}
+		if owns && (row.Payment != p.id || m.away) {
+			return nil // nobody has the link of what was not acknowledged
+		}
+		// A payer who is at work may be told that it is not paid, and a refusal is final.
+		alone := len(m.actors) == 0 && row.Phase != booking.PhaseRefused
+		if !owns || !alone {
+			m.unseated[p.id] = true
+		}
+		if s.How%8 == 3 {
+			m.divert(p.id, s)
+		}
+		m.note("%s pays %s at the gateway, owns its seat %t", p.code, p.id, owns)
+		if !owns {
+			m.seen.add(lateMoney)
+		}
+		m.gateway.Complete(p.id)
+		delete(m.inFlight, p.id)
 	}
-	if owns && m.away {
-		return nil // nobody has the link of what was not acknowledged, and a refusal is final
+	if err := m.check(); err != nil || s.At == 7 {
+		return err // nobody hears of it now
 	}
-	done := s
-	if s.Calls, s.Fate = 50, pass; owns && row.Phase == booking.PhaseHeld {
-		s = done // else the candidate may go on before anybody has heard
+	for _, c := range m.charges() {
+		if c.PaymentID == p.id {
+			all = append(all, c) // the second one last
+		}
 	}
-	m.note("%s pays %s at the gateway", p.code, p.id)
-	if !owns {
-		m.unseated[p.id] = true
-		m.seen.add(lateMoney)
-	}
-	m.gateway.Complete(p.id)
-	delete(m.inFlight, p.id)
-	return m.run(m.start("notified of "+p.id, m.gate(s), true, func(ctx context.Context) {
-		rec.State = booking.StateHeld
-		charge, err := gateway{m}.Query(ctx, p.id)
-		if err != nil {
+	return m.report(all[len(all)-1], s)
+}
+
+// report has somebody hear of money that has moved, and ask the gateway.
+func (m *model) report(c booking.Charge, s step) error {
+	i := slices.IndexFunc(m.payments, func(p issued) bool { return p.id == c.PaymentID })
+	code, attempt := m.payments[i].code, m.payments[i].attempt
+	return m.run(m.start("notified of "+c.Transaction, m.gate(s), true, func(ctx context.Context) {
+		rec, err := m.records.Record(ctx, booking.CandidateHash(code), attempt)
+		if errors.Is(err, booking.ErrNotFound) && m.prev != nil {
+			row, _, _ := m.prev.owner(attempt)
+			rec = row.HeldRecord(code, "", "")
+		}
+		charge, err := gateway{m}.Query(ctx, c.PaymentID)
+		if err != nil || charge.Status != booking.ChargeCompleted || rec.PaymentID != c.PaymentID {
 			return
 		}
-		err = m.settler.Confirm(ctx, p.code, rec, charge)
-		if !owns && !errors.Is(err, booking.ErrNotOwner) && !errors.Is(err, booking.ErrNotAcknowledged) {
-			m.complaint = fmt.Errorf("late money of %s: got %w, want it said", p.id, cmp.Or(err, errPaid))
-		}
+		charge.Transaction = c.Transaction            // the second one, which only a search finds
+		_ = m.settler.Confirm(ctx, code, rec, charge) // whatever it says, the rules tell
 	}), s)
+}
+
+// charges lists the transactions by which money has moved, always in one order.
+func (m *model) charges() []booking.Charge {
+	all := m.gateway.Completed()
+	slices.SortFunc(all, func(a, b booking.Charge) int { return strings.Compare(a.Transaction, b.Transaction) })
+	return all
 }
 
 // deliver is the worker's work; the message may come again.
@@ -871,7 +1028,13 @@ func (m *model) rebuild() error {
 		return err
 	}
 	m.wait(flightMost)
-	if empty, _ := m.records.Empty(m.ctx); empty {
+	// What the store has no record of was no effect outside: it may be decided anew.
+	for transaction := range m.decided {
+		if _, there := m.records.refunds[transaction]; !there {
+			delete(m.decided, transaction)
+		}
+	}
+	if !m.records.have(m.epoch) {
 		m.lost, m.prev = false, nil
 		if err := m.begin(booking.NewEpoch(m.clock.Now())); err != nil {
 			return err
@@ -907,8 +1070,9 @@ func (m *model) rebuild() error {
 	return nil
 }
 
-// end lets everything lapse and sweeps until it is quiet: every seat is then paid
-// or free, and all money that moved is a paid seat.
+// end lets everything lapse and sweeps until it is quiet, then reports all money
+// that moved: every seat is then paid or free, every transaction a paid seat or a
+// refund.
 func (m *model) end() error {
 	m.dropAll()
 	if m.lost {
@@ -928,17 +1092,27 @@ func (m *model) end() error {
 			return err
 		}
 	}
-	for code, row := range m.prev.rows {
-		if finished := row.Phase == booking.PhasePaid && row.RecordDone && row.MailDone; !finished && !m.wrong[row.Payment] {
-			return fmt.Errorf("row of %s is neither paid nor free at the end: %s", code, m.prev.raw[code])
-		}
-	}
+	// Nobody need have told of money that moved while its seat was there.
 	for _, c := range m.gateway.Completed() {
 		if m.unseated[c.PaymentID] {
 			continue
 		}
-		if row, _, owns := m.prev.owner(m.attemptOf[c.PaymentID]); !owns || row.Phase != booking.PhasePaid || row.Transaction != c.Transaction {
+		if row, _, owns := m.prev.owner(m.attemptOf[c.PaymentID]); !owns || row.Phase != booking.PhasePaid || row.Payment != c.PaymentID {
 			return fmt.Errorf("payment %s is completed and its attempt %s has no paid seat", c.PaymentID, m.attemptOf[c.PaymentID])
+		}
+	}
+	for _, c := range m.charges() {
+		if err := m.report(c, step{Calls: 100}); err != nil {
+			return err
+		}
+		row, _, _ := m.prev.owner(m.attemptOf[c.PaymentID])
+		if _, back := m.records.refunds[c.Transaction]; !back && row.Transaction != c.Transaction {
+			return fmt.Errorf("transaction %s is neither a paid seat nor a refund at the end", c.Transaction)
+		}
+	}
+	for code, row := range m.prev.rows {
+		if finished := row.Phase == booking.PhasePaid && row.RecordDone && row.MailDone; !finished {
+			return fmt.Errorf("row of %s is neither paid nor free at the end: %s", code, m.prev.raw[code])
 		}
 	}
 	return m.sells()

@@ -17,6 +17,7 @@ type view struct {
 	rows    map[string]booking.Row
 	raw     map[string]string
 	looks   map[string]int64
+	late    map[string]string // decisions by transaction
 	figures booking.Figures
 }
 
@@ -76,6 +77,9 @@ func (m *model) read() (*view, error) {
 	for code, at := range scores {
 		v.looks[code] = int64(at)
 	}
+	if v.late, err = m.servers.hash(m.ctx, prefix+"adm:late"); err != nil {
+		return nil, err
+	}
 	config, err := m.servers.hash(m.ctx, prefix+"sale:config")
 	if err != nil {
 		return nil, err
@@ -96,11 +100,14 @@ func (m *model) check() error {
 	if err != nil {
 		return fmt.Errorf("read the ledger: %w", err)
 	}
+	if m.complaint != nil {
+		return m.complaint
+	}
 	if m.lost {
-		if len(cur.raw) > 0 || cur.epoch != "" {
-			return fmt.Errorf("a ledger without an epoch was changed: %d rows, epoch %q", len(cur.raw), cur.epoch)
+		if len(cur.raw)+len(cur.late) > 0 || cur.epoch != "" {
+			return fmt.Errorf("a ledger without an epoch was changed: %d rows, %d decisions, epoch %q", len(cur.raw), len(cur.late), cur.epoch)
 		}
-		return nil
+		return m.money(cur)
 	}
 	now := m.clock.Now()
 	if m.prev != nil {
@@ -118,6 +125,9 @@ func (m *model) check() error {
 		}
 	}
 	m.prev = cur
+	if err := m.money(cur); err != nil {
+		return err
+	}
 	return m.outside(cur)
 }
 
@@ -145,8 +155,99 @@ func (m *model) outside(cur *view) error {
 	return nil
 }
 
+// decision is what the ledger said, acknowledged, of a transaction.
+type decision struct {
+	booking.Decision
+	kept bool // by the ledger, which has not been lost since
+}
+
+// decides notes what the ledger says of a transaction; it must say the same for
+// ever.
+func (m *model) decides(transaction string, d booking.Decision, err error) {
+	if err != nil {
+		return
+	}
+	first, again := m.decided[transaction]
+	if again && (first.Paid != d.Paid || first.Reason != d.Reason || !first.At.Equal(d.At)) {
+		m.complaint = fmt.Errorf("transaction %s: decided %+v, and before %+v", transaction, d, first.Decision)
+	}
+	m.decided[transaction] = decision{d, true}
+	if d.Paid {
+		m.seen.add(lateSeat)
+	} else {
+		m.seen.add(goesBack(d.Reason))
+	}
+}
+
+// money holds refunds and paid seats against what has moved and what was decided.
+// That no transaction is both is the books' own rule.
+func (m *model) money(cur *view) error {
+	moved := map[string]booking.Charge{}
+	for _, c := range m.charges() {
+		moved[c.Transaction] = c
+	}
+	for transaction, back := range m.records.refunds {
+		c, d := moved[transaction], m.decided[transaction]
+		switch {
+		case c.PaymentID == "" || back.PaymentID != c.PaymentID || back.Attempt != m.attemptOf[c.PaymentID] || back.Amount != c.Amount || back.Currency != c.Currency:
+			return fmt.Errorf("refund %+v is not of what moved: %+v", back, c)
+		case d.Paid || d.Reason == "" || d.Reason != back.Reason || !d.At.Equal(back.DecidedAt):
+			return fmt.Errorf("refund %+v rests on no acknowledged decision: %+v", back, d.Decision)
+		}
+	}
+	for code, row := range cur.rows {
+		if row.Phase != booking.PhasePaid {
+			continue
+		}
+		c := moved[row.Transaction]
+		if c.PaymentID != row.Payment || c.Amount != row.Amount || c.Currency != row.Currency {
+			return fmt.Errorf("row of %s is paid by %s: %+v", code, row.Transaction, c)
+		}
+	}
+	return m.stand(cur)
+}
+
+// stand holds the ledger to what it has decided.
+func (m *model) stand(cur *view) error {
+	for transaction, text := range cur.late {
+		var d struct {
+			Decision string
+			Reason   string
+			Attempt  string
+			At       int64
+		}
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			return fmt.Errorf("decision of %s: %w", transaction, err)
+		}
+		row, _, owns := cur.owner(d.Attempt)
+		if paid := owns && row.Phase == booking.PhasePaid && row.Transaction == transaction; paid != (d.Decision == "paid") {
+			return fmt.Errorf("transaction %s was decided as %s, its attempt %s is paid by it: %t", transaction, text, d.Attempt, paid)
+		}
+		first, said := m.decided[transaction]
+		// A rebuild knows that money goes back, and neither why nor since when.
+		same := first.Reason == d.Reason && first.At.UnixMilli() == d.At || !first.kept
+		if said && (first.Paid != (d.Decision == "paid") || !same) {
+			return fmt.Errorf("transaction %s was decided %+v and is now %s", transaction, first.Decision, text)
+		}
+	}
+	for transaction, d := range m.decided {
+		if _, there := cur.late[transaction]; d.kept && !d.Paid && !there {
+			return fmt.Errorf("the ledger has forgotten that %s goes back", transaction)
+		}
+		if row, _, _ := cur.owner(d.Row.Attempt); d.kept && d.Paid && row.Transaction != transaction {
+			return fmt.Errorf("the ledger has forgotten that %s is a seat", transaction)
+		}
+	}
+	return nil
+}
+
 // moves compares each candidate's row before and after one call.
 func (m *model) moves(before, after *view, now time.Time) error {
+	for transaction, text := range before.late {
+		if now := after.late[transaction]; now != text {
+			return fmt.Errorf("transaction %s is decided again: was %s, is %q", transaction, text, now)
+		}
+	}
 	for code, prev := range before.rows {
 		if before.raw[code] == after.raw[code] {
 			continue
@@ -178,6 +279,10 @@ func (m *model) moves(before, after *view, now time.Time) error {
 			continue
 		}
 		switch {
+		case m.last.op == opLate && m.last.code == code && m.last.attempt == cur.Attempt:
+			if err := m.seatAfterAll(cur, after.epoch); err != nil {
+				return fmt.Errorf("seat of %s: %w", code, err)
+			}
 		case m.last.op != opAdmit || !m.last.about(code):
 			return fmt.Errorf("seat of %s taken by %s for %q", code, m.last.op, m.last.code)
 		case cur.Phase != booking.PhaseNew:
@@ -188,6 +293,17 @@ func (m *model) moves(before, after *view, now time.Time) error {
 			return fmt.Errorf("seat of %s taken while booking is not open", code)
 		}
 		m.seen.add(move("", cur.Phase))
+	}
+	return nil
+}
+
+// seatAfterAll: a seat that late money has got.
+func (m *model) seatAfterAll(cur booking.Row, epoch string) error {
+	switch {
+	case cur.Phase != booking.PhasePaid:
+		return fmt.Errorf("late money left it %s", cur.Phase)
+	case booking.AttemptEpoch(cur.Attempt) != epoch:
+		return fmt.Errorf("attempt %s is of another sale than %s", cur.Attempt, epoch)
 	}
 	return nil
 }
@@ -275,8 +391,6 @@ func (m *model) moved(prev, cur booking.Row, now time.Time) error {
 	case prev.Phase == booking.PhasePaid && (cur.Transaction != prev.Transaction || cur.PaidAt != prev.PaidAt ||
 		prev.RecordDone && !cur.RecordDone || prev.MailDone && !cur.MailDone):
 		return fmt.Errorf("a paid seat has changed")
-	case cur.Phase == booking.PhasePaid && cur.Transaction != "TX"+cur.Payment:
-		return fmt.Errorf("paid by the transaction of another payment")
 	case cur.Doubt && !prev.Doubt:
 		return fmt.Errorf("in doubt without a rebuild")
 	}

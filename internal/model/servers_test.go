@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"holdfast/internal/admission"
@@ -33,6 +34,8 @@ type servers interface {
 	// failover makes a replica the primary; what was written since it was cut off
 	// is gone.
 	failover(ctx context.Context) error
+	// full has every write refused, or not any more, as a server without memory does.
+	full(ctx context.Context, on bool) error
 	// empty loses everything, replicas included.
 	empty(ctx context.Context) error
 
@@ -144,6 +147,7 @@ type inProcess struct {
 	mini    *miniredis.Miniredis
 	rdb     *redis.Client
 	away    atomic.Bool
+	brim    atomic.Bool    // it refuses writes
 	lies    atomic.Bool    // it says that the replica has what it has not
 	replica map[string]any // what it had when it was cut off
 }
@@ -156,6 +160,14 @@ func newInProcess(t testing.TB, swaps map[string]string) *inProcess {
 		t.Fatalf("start in-process redis: %v", err)
 	}
 	t.Cleanup(s.mini.Close)
+	writes := map[string]bool{"SET": true, "HSET": true, "INCR": true, "ZADD": true, "DECR": true, "HDEL": true, "ZREM": true, "DEL": true}
+	s.mini.Server().SetPreHook(func(c *server.Peer, cmd string, _ ...string) bool {
+		refused := s.brim.Load() && writes[strings.ToUpper(cmd)]
+		if refused {
+			c.WriteError("OOM command not allowed when used memory > 'maxmemory'.")
+		}
+		return refused
+	})
 	s.rdb = newClient(t, s.mini.Addr(), &line{swaps: swaps, waits: func(wanted int64) int64 {
 		if s.away.Load() && !s.lies.Load() {
 			return 0
@@ -225,6 +237,11 @@ func (s *inProcess) failover(context.Context) error {
 			}
 		}
 	}
+	return nil
+}
+
+func (s *inProcess) full(_ context.Context, on bool) error {
+	s.brim.Store(on)
 	return nil
 }
 
@@ -354,6 +371,14 @@ func (s *replicated) awaitAnswers(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+func (s *replicated) full(ctx context.Context, on bool) error {
+	limit := "0" // none
+	if on {
+		limit = "1"
+	}
+	return s.rdb.ConfigSet(ctx, "maxmemory", limit).Err()
 }
 
 func (s *replicated) empty(ctx context.Context) error { return s.rdb.FlushAll(ctx).Err() }

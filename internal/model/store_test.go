@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,15 +19,45 @@ import (
 // records is a booking store in memory: a file on disk would take most of a
 // sequence's time. It passes the suite of the drivers.
 type records struct {
-	mu  sync.Mutex
-	all map[string]booking.Record // by candidate hash and attempt
+	mu      sync.Mutex
+	all     map[string]booking.Record // by candidate hash and attempt
+	refunds map[string]booking.Refund // by transaction
 }
 
-func newRecords() *records { return &records{all: map[string]booking.Record{}} }
+func newRecords() *records {
+	return &records{all: map[string]booking.Record{}, refunds: map[string]booking.Refund{}}
+}
 
 func TestRecords_AreABookingStore(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(*testing.T) storetest.Store { return newRecords() })
+}
+
+func TestRecords_FirstRefundOfATransactionStays(t *testing.T) {
+	t.Parallel()
+	s := newRecords()
+	if _, err := s.Refund(t.Context(), "TRX1"); !errors.Is(err, booking.ErrNotFound) {
+		t.Errorf("refund that is not there: got %v, want %v", err, booking.ErrNotFound)
+	}
+	first := booking.Refund{
+		Version: booking.RefundVersion, Transaction: "TRX1", PaymentID: "TR1", CandidateHash: "hash", Attempt: "attempt",
+		Amount: 1, Currency: "BDT", Kind: booking.MoneyLate, Reason: "full", State: booking.RefundDue, DecidedAt: time.Unix(1, 0),
+	}
+	other := first
+	other.Reason = "candidate"
+	for i, r := range []booking.Refund{first, other, first} {
+		got, created, err := s.PutRefund(t.Context(), r)
+		if err != nil || got != first || created != (i == 0) {
+			t.Errorf("put %d: got %+v, created %t, %v, want the first", i+1, got, created, err)
+		}
+	}
+	if got, err := s.Refund(t.Context(), "TRX1"); err != nil || got != first {
+		t.Errorf("read: got %+v, %v, want the first", got, err)
+	}
+	other.Transaction, other.State = "TRX2", booking.RefundDone
+	if _, _, err := s.PutRefund(t.Context(), other); err == nil {
+		t.Error("a refund that begins as done: got no error, want one")
+	}
 }
 
 // change makes one conditional write.
@@ -141,6 +172,52 @@ func (s *records) Release(ctx context.Context, seen booking.Record, reason strin
 	return err
 }
 
+func (s *records) PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error) {
+	if err := errors.Join(ctx.Err(), r.Validate()); err != nil {
+		return booking.Refund{}, false, err
+	}
+	if r.State != booking.RefundDue {
+		return booking.Refund{}, false, fmt.Errorf("refund to put is %s", r.State)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have, there := s.refunds[r.Transaction]; there {
+		return have, false, nil
+	}
+	s.refunds[r.Transaction] = r
+	return r, true, nil
+}
+
+func (s *records) Refund(ctx context.Context, transaction string) (booking.Refund, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, there := s.refunds[transaction]
+	if !there {
+		return r, errors.Join(ctx.Err(), booking.ErrNotFound)
+	}
+	return r, ctx.Err()
+}
+
+// Refunds scans as Records does.
+func (s *records) Refunds(ctx context.Context) iter.Seq2[booking.Refund, error] {
+	return func(yield func(booking.Refund, error) bool) {
+		s.mu.Lock()
+		all := slices.Collect(maps.Values(s.refunds))
+		s.mu.Unlock()
+		slices.SortFunc(all, func(a, b booking.Refund) int { return strings.Compare(a.Transaction, b.Transaction) })
+		for _, r := range all {
+			if !yield(r, ctx.Err()) {
+				return
+			}
+		}
+	}
+}
+
+// OpenNotifications are none: the model tells of money itself.
+func (s *records) OpenNotifications(context.Context) iter.Seq2[booking.Notification, error] {
+	return func(func(booking.Notification, error) bool) {}
+}
+
 func (s *records) ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error) {
 	if claim == "" {
 		return false, errors.New("claim mail: claim is empty")
@@ -218,7 +295,19 @@ func (s *records) Records(ctx context.Context) iter.Seq2[booking.Record, error] 
 
 func (s *records) Empty(ctx context.Context) (bool, error) {
 	all, err := s.list(ctx, func(booking.Record) bool { return true })
-	return len(all) == 0, err
+	return len(all) == 0 && len(s.refunds) == 0, err
+}
+
+// have tells whether there is a record of that sale.
+func (s *records) have(epoch string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.all {
+		if r.Epoch == epoch {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *records) Ping(ctx context.Context) error { return ctx.Err() }

@@ -493,6 +493,10 @@ func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) 
 func (c *check) money(ctx context.Context, rec booking.Record, charge booking.Charge) (string, error) {
 	err := c.Settler.Confirm(ctx, rec.Code, rec, charge)
 	switch {
+	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrSecondPayment):
+		// The first has paid for the seat, which Redis has lost: for a person.
+		c.waitLonger(rec.Attempt)
+		return "doubt", nil
 	case errors.Is(err, booking.ErrRefunded):
 		return refunded, nil
 	case errors.Is(err, booking.ErrInDoubt):

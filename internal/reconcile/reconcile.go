@@ -611,6 +611,9 @@ const refunded = "refunded"
 func (r *Reconciler) confirm(ctx context.Context, d booking.DueRow, rec booking.Record, charge booking.Charge) (string, error) {
 	err := r.Settler.Confirm(ctx, d.Code, rec, charge)
 	switch {
+	case errors.Is(err, booking.ErrRefunded) && errors.Is(err, booking.ErrSecondPayment):
+		// The first has paid for the seat, also if Redis has lost that since.
+		return r.doubt(ctx, d, err)
 	case errors.Is(err, booking.ErrRefunded):
 		return refunded, nil
 	case errors.Is(err, booking.ErrInDoubt):

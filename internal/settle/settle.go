@@ -219,7 +219,7 @@ func (s *Service) Return(ctx context.Context, code, attempt, payment string) err
 	switch charge.Status {
 	case booking.ChargeCompleted:
 		err := s.Confirm(ctx, code, rec, charge)
-		if errors.Is(err, booking.ErrRefunded) {
+		if errors.Is(err, booking.ErrRefunded) && !errors.Is(err, booking.ErrSecondPayment) {
 			// For the seat it is not completed, and the payment is used up: it is over.
 			return errors.Join(err, s.Refuse(ctx, code, rec, token, booking.ReasonRefund))
 		}
@@ -362,15 +362,25 @@ func (s *Service) late(ctx context.Context, code string, rec booking.Record, cha
 	if d.Paid {
 		return s.paid(ctx, code, rec, charge.Transaction, d.Row)
 	}
-	refund, first, err := s.Store.PutRefund(ctx, booking.NewRefund(rec, charge, kind, d))
+	refund, first, err := s.Store.PutRefund(ctx, booking.NewRefund(rec, charge, kindOf(d), d))
 	if err != nil {
 		return fmt.Errorf("put refund of %s: %w", charge.Transaction, err)
 	}
 	if first {
 		s.Log.WarnContext(ctx, "money pays for no seat and goes back", "transaction", charge.Transaction, "payment", rec.PaymentID,
-			"attempt", rec.Attempt, "kind", string(kind), "reason", d.Reason, "paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency)
+			"attempt", rec.Attempt, "kind", string(refund.Kind), "reason", d.Reason, "paid", charge.Amount.String(), "ordered", rec.Amount.String(), "currency", charge.Currency)
 	}
 	return s.refunded(ctx, rec, refund)
+}
+
+// kindOf is the kind of money that a decision was made about: the first one's,
+// however the money is reported now.
+func kindOf(d booking.Decision) booking.MoneyKind {
+	switch kind := booking.MoneyKind(d.Reason); kind {
+	case booking.MoneySecond, booking.MoneyOther:
+		return kind
+	}
+	return booking.MoneyLate
 }
 
 // refunded follows a refund that is on record.
