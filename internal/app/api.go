@@ -76,7 +76,8 @@ type Extras struct {
 	// Webhook says how notifications are proved, instead of by the configured topic
 	// and the public authorities; nil does not.
 	Webhook *snshook.Config
-	// ClockOffset moves the ledger's clock; tests only.
+	// ClockOffset moves the ledger's clock and this process's, as if both machines'
+	// time had passed; tests only.
 	ClockOffset func() time.Duration
 }
 
@@ -120,6 +121,14 @@ func NewAPI(ctx context.Context, cfg config.API, x Extras, log *slog.Logger, reg
 		return nil, err
 	}
 	return a, a.wire()
+}
+
+// now is the process's clock.
+func (a *API) now() time.Time {
+	if a.extras.ClockOffset == nil {
+		return time.Now()
+	}
+	return time.Now().Add(a.extras.ClockOffset())
 }
 
 func (a *API) openLedger(ctx context.Context) error {
@@ -206,7 +215,7 @@ func (a *API) openGateway() error {
 	if a.extras.KeepToken != nil {
 		opts = append(opts, redistoken.KeepCopy(a.extras.KeepToken))
 	}
-	a.Token, err = redistoken.New(a.rdb, granter, c.GatewayAppKey.Reveal(), time.Now, a.log, a.reg, opts...)
+	a.Token, err = redistoken.New(a.rdb, granter, c.GatewayAppKey.Reveal(), a.now, a.log, a.reg, opts...)
 	if err != nil {
 		return err
 	}
@@ -227,7 +236,7 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
-	mail, err := openMailer(a.cfg, time.Now)
+	mail, err := openMailer(a.cfg, a.now)
 	if err != nil {
 		return err
 	}
@@ -242,20 +251,20 @@ func (a *API) wire() error {
 			Request: a.cfg.RequestBudget, Redis: a.cfg.RedisBudget, Create: a.cfg.CreateBudget, Enqueue: a.cfg.EnqueueBudget,
 		},
 		CallbackURL: a.cfg.PublicURL + "/payment/callback", BookingURL: bookingURL,
-		Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+		Changed: a.Publisher.Changed, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err
 	}
 	settler, err := settle.New(settle.Deps{
 		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: mail, Sale: a.Gate, Background: a.flights,
-		BookingURL: resultURL, ExecuteTimeout: a.cfg.ExecuteTimeout, Log: a.log, Registerer: a.reg,
+		BookingURL: resultURL, ExecuteTimeout: a.cfg.ExecuteTimeout, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err
 	}
 	a.Refunds, err = refund.New(refund.Deps{
-		Store: a.Drivers.Store, Gateway: a.Gateway, Automatic: a.cfg.RefundAuto, Log: a.log, Registerer: a.reg,
+		Store: a.Drivers.Store, Gateway: a.Gateway, Automatic: a.cfg.RefundAuto, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err
@@ -275,7 +284,7 @@ func (a *API) wire() error {
 	}
 	a.Notices, err = notification.New(notification.Deps{
 		Store: a.Drivers.Store, Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Background: a.flights,
-		Rate: a.Reconciler, Width: a.cfg.ReconcileWidth, Log: a.log, Registerer: a.reg,
+		Rate: a.Reconciler, Width: a.cfg.ReconcileWidth, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err

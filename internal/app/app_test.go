@@ -376,7 +376,7 @@ func TestFleet_OutagesAreCleanNoes(t *testing.T) {
 	f.settings(t, `{"down":false}`)
 	want("gateway back", "P0007", http.StatusAccepted, "")
 
-	free := f.lockQueue(t)
+	free := f.lockFile(t, "queue.db")
 	want("queue refuses", "P0008", http.StatusServiceUnavailable, "try_again")
 	status, a, _, err := f.book(t.Context(), f.apis[0], "P0008", "N1")
 	if err != nil || status != http.StatusConflict || a.PaymentURL == "" {
@@ -420,10 +420,10 @@ func TestFleet_OutagesAreCleanNoes(t *testing.T) {
 	}
 }
 
-// lockQueue makes the queue refuse every write until it is freed.
-func (f *fleet) lockQueue(t *testing.T) (free func()) {
+// lockFile makes store or queue refuse every write until it is freed.
+func (f *fleet) lockFile(t *testing.T, name string) (free func()) {
 	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(f.data, "queue.db")+"?_pragma=busy_timeout(10000)")
+	db, err := sql.Open("sqlite", filepath.Join(f.data, name)+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		t.Fatal(err)
 	}

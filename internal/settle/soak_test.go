@@ -415,7 +415,10 @@ func (s *soak) mailed() {
 	defer tick.Stop()
 	for end := time.After(3 * time.Second); ; {
 		sending := false
-		for d := range s.apis[0].Gate.Rows(s.t.Context()) {
+		for d, err := range s.apis[0].Gate.Rows(s.t.Context()) {
+			if err != nil {
+				s.t.Fatal(err)
+			}
 			sending = sending || d.Row.Phase == booking.PhasePaid && !d.Row.MailDone
 		}
 		if !sending {
@@ -966,8 +969,11 @@ func (s *soak) books() {
 	if len(rows) != len(records) {
 		s.t.Errorf("%d paid rows and %d PAID records", len(rows), len(records))
 	}
-	if sent := s.metric("holdfast_mail_total", "sent"); sent != len(records) {
-		s.t.Errorf("%d mails were sent for %d paid seats", sent, len(records))
+	// A step of the clock that overtakes a mail on its way makes its sender one that
+	// stood still for longer than its lease, and it is sent again: rare, and no more.
+	mails, err := filepath.Glob(filepath.Join(s.data, "outbox", "*.eml"))
+	if sent := s.metric("holdfast_mail_total", "sent"); err != nil || len(mails) != len(records) || sent < len(records) || sent > len(records)+1+len(records)/100 {
+		s.t.Errorf("%d mails, %v, sent %d times, for %d paid seats", len(mails), err, sent, len(records))
 	}
 	s.t.Logf("payments %d, transactions %d: seats %d, refunds %v of which open with trouble %d, left to a person %d; records %v; rows in doubt were put off %d times",
 		len(payments), len(moved), len(rows), kinds, troubles, anomalies, states, s.metric("holdfast_reconciler_actions_total", "doubt"))
