@@ -403,16 +403,19 @@ func (g *Gate) Admit(ctx context.Context, r booking.Request, suffix string, chec
 	}
 	a, err := g.admitTogether(j)
 	if err != nil {
-		g.metrics.admissions.WithLabelValues("error").Inc()
+		g.metrics.admitted("error").Inc()
 		return booking.Seat{}, err
 	}
 	if refuse && a.word == "would_admit" {
-		g.metrics.admissions.WithLabelValues("breaker").Inc()
+		g.metrics.admitted("breaker").Inc()
 		return booking.Seat{}, fmt.Errorf("admit: replicas do not acknowledge: %w: %w", booking.ErrTryAgain, booking.ErrNotAcknowledged)
 	}
-	seat, err := g.seat(ctx, a)
-	g.metrics.admissions.WithLabelValues(admissionOutcome(a.word, err)).Inc()
-	return seat, err
+	outcome := a.word
+	if needsAck(a.word) && !a.acked {
+		outcome = "unacknowledged"
+	}
+	g.metrics.admitted(outcome).Inc()
+	return g.seat(ctx, a)
 }
 
 func (g *Gate) seat(ctx context.Context, a answer) (booking.Seat, error) {

@@ -21,12 +21,13 @@ import (
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
 const (
-	batchMost    = 32                   // admissions in one run of the script
-	waitingMost  = 8192                 // admissions that may wait for a turn; more are told to try again
-	batchTimeout = time.Second          // one pipeline
-	batchTries   = 5                    // times a batch is sent, each on another connection
-	retryPause   = 5 * time.Millisecond // before the second; it doubles
-	turnMost     = 2 * time.Millisecond // a lone request, whose WAIT is in its pipeline, keeps the turn this long
+	batchMost    = 32                    // admissions in one run of the script
+	waitingMost  = 8192                  // admissions that may wait for a turn; more are told to try again
+	batchTimeout = time.Second           // one pipeline
+	batchTries   = 5                     // times a batch is sent, each on another connection
+	retryPause   = 5 * time.Millisecond  // before the second; it doubles
+	tickEvery    = 20 * time.Millisecond // how often those who wait look at the time
+	turnMost     = 2 * time.Millisecond  // a lone request, whose WAIT is in its pipeline, keeps the turn this long
 )
 
 // job is one admission on its way.
@@ -48,9 +49,10 @@ type job struct {
 	late bool
 }
 
-// over says why nobody waits for the job any more; nil while somebody does.
+// over says why nobody waits for the job any more; nil while somebody does. It is
+// over a tick before its time, so that its caller hears in time.
 func (j *job) over() error {
-	if time.Now().After(j.until) {
+	if time.Until(j.until) < tickEvery {
 		return context.DeadlineExceeded
 	}
 	return j.ctx.Err()
@@ -77,39 +79,58 @@ type group struct {
 	waiting []*job
 	most    int // that may wait
 
-	timers sync.Pool // *time.Timer, stopped: one for each who waits
+	// tick is closed a while from now, and nil while nobody asked for it: those who
+	// wait look at the time then. One timer for all of them, since a timer each would
+	// be a good part of what a refusal costs.
+	tick chan struct{}
 }
 
-func (q *group) timer(d time.Duration) *time.Timer {
-	t, ok := q.timers.Get().(*time.Timer)
-	if !ok {
-		return time.NewTimer(d)
+// nextTick is the tick that those who wait look at the time at.
+func (q *group) nextTick() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ticking()
+}
+
+// ticking is nextTick under the lock.
+func (q *group) ticking() <-chan struct{} {
+	if q.tick == nil {
+		tick := make(chan struct{})
+		q.tick = tick
+		time.AfterFunc(tickEvery, func() {
+			q.mu.Lock()
+			q.tick = nil
+			q.mu.Unlock()
+			close(tick)
+		})
 	}
-	t.Reset(d)
-	return t
-}
-
-func (q *group) putTimer(t *time.Timer) {
-	t.Stop() // and nothing is left in its channel, since Go 1.23
-	q.timers.Put(t)
+	return q.tick
 }
 
 var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
 
-// join gives the job the turn at once if nobody has it, else queues it, and tells
-// which turn it is and whether its holder is a lone request's.
-func (q *group) join(j *job) (lead bool, turn uint64, lone bool, err error) {
+// place is where a job stands when it has joined: with the turn, or in the queue
+// behind it, where a tick tells when to look at the time.
+type place struct {
+	lead bool
+	turn uint64
+	lone bool // the turn's holder leads itself alone
+	tick <-chan struct{}
+}
+
+// join gives the job the turn at once if nobody has it, else queues it.
+func (q *group) join(j *job) (place, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.led {
 		q.led, q.lone = true, true
-		return true, q.turn, true, nil
+		return place{lead: true, turn: q.turn}, nil
 	}
 	if len(q.waiting) >= q.most {
-		return false, 0, false, errCrowded
+		return place{}, errCrowded
 	}
 	q.waiting = append(q.waiting, j)
-	return false, q.turn, q.lone, nil
+	return place{turn: q.turn, lone: q.lone, tick: q.ticking()}, nil
 }
 
 // take gives the leader the jobs that wait, oldest first, itself included.
@@ -180,35 +201,33 @@ func (q *group) finish(j *job, o outcome) bool {
 
 // admitTogether brings one admission to its outcome, together with others.
 func (g *Gate) admitTogether(j *job) (answer, error) {
-	lead, turn, lone, err := g.group.join(j)
+	at, err := g.group.join(j)
 	if err != nil {
 		return answer{}, err
 	}
 	// Who waits, not the lone request, pays for timers.
-	var held, over <-chan time.Time
-	if lead {
-		g.lead([]*job{j}, turn)
-	} else {
-		end := g.group.timer(time.Until(j.until))
-		defer g.group.putTimer(end)
-		over = end.C
-		if lone {
-			t := time.NewTimer(turnMost)
-			defer t.Stop()
-			held = t.C
-		}
+	var held <-chan time.Time
+	if at.lead {
+		g.lead([]*job{j}, at.turn)
+	} else if at.lone {
+		t := time.NewTimer(turnMost)
+		defer t.Stop()
+		held = t.C
 	}
 	for {
 		select {
 		case <-held:
-			g.group.pass(turn)
+			g.group.pass(at.turn)
 		case s := <-j.signal:
 			if !s.lead {
 				return j.outcome.ans, j.outcome.err
 			}
 			g.lead(g.group.take(), s.turn)
-		case <-over:
-			return g.giveUp(j, context.DeadlineExceeded)
+		case <-at.tick:
+			if err := j.over(); err != nil {
+				return g.giveUp(j, err)
+			}
+			at.tick = g.group.nextTick()
 		case <-j.ctx.Done():
 			return g.giveUp(j, j.ctx.Err())
 		}

@@ -1,16 +1,13 @@
 package admission
 
 import (
-	"errors"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
-
-	"holdfast/internal/booking"
 )
 
 type metrics struct {
 	admissions  *prometheus.CounterVec
+	outcomes    map[string]prometheus.Counter // of admissions: looked up for every request
 	ackFailures *prometheus.CounterVec
 	batchSize   prometheus.Histogram
 	breakerOpen prometheus.Gauge
@@ -18,7 +15,7 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
-	return &metrics{
+	m := &metrics{
 		admissions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_admission_total",
 			Help: "Admission decisions, by outcome: the admit script's word, unacknowledged, or error.",
@@ -36,12 +33,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "holdfast_breaker_open",
 			Help: "1 while replicas do not acknowledge and admissions are refused at once.",
 		}),
+		outcomes: map[string]prometheus.Counter{},
 	}
+	for _, outcome := range []string{"level_full", "sold_out", "duplicate", "not_open", "invalid_code", "email_mismatch", "admitted"} {
+		m.outcomes[outcome] = m.admissions.WithLabelValues(outcome)
+	}
+	return m
 }
 
-func admissionOutcome(word string, err error) string {
-	if errors.Is(err, booking.ErrNotAcknowledged) {
-		return "unacknowledged"
+// admitted counts one decision.
+func (m *metrics) admitted(outcome string) prometheus.Counter {
+	if c, ok := m.outcomes[outcome]; ok {
+		return c
 	}
-	return word
+	return m.admissions.WithLabelValues(outcome)
 }

@@ -12,7 +12,8 @@ const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 
 const (
 	epochLen  = 7 + 5   // seconds, then 25 random bits
-	suffixLen = 10 + 16 // milliseconds, then 80 random bits
+	suffixLen = timeLen + 16 // milliseconds, then 80 random bits
+	timeLen   = 10
 	hashLen   = 64
 )
 
@@ -20,14 +21,20 @@ const (
 // random beyond it. It is written to adm:epoch once and carried by every
 // attempt made under it.
 func NewEpoch(now time.Time) string {
-	return base32Time(now.Unix(), 7) + base32Random(5)
+	b := make([]byte, epochLen)
+	base32Time(b[:7], now.Unix())
+	base32Random(b[7:])
+	return string(b)
 }
 
 // NewAttemptSuffix makes the part of an attempt id that the caller of admit
 // chooses; the script puts the sale's epoch before it. It is random, sorts by
 // time, and must be used for one call of admit only.
 func NewAttemptSuffix(now time.Time) string {
-	return base32Time(now.UnixMilli(), 10) + base32Random(16)
+	b := make([]byte, suffixLen)
+	base32Time(b[:timeLen], now.UnixMilli())
+	base32Random(b[timeLen:])
+	return string(b)
 }
 
 // AttemptID joins an epoch and a suffix as the admit script does.
@@ -57,22 +64,18 @@ func ParseInvoice(invoice string) (candidateHash, attempt string, err error) {
 	return candidateHash, attempt, nil
 }
 
-func base32Time(v int64, width int) string {
-	b := make([]byte, width)
-	for i := width - 1; i >= 0; i-- {
+func base32Time(b []byte, v int64) {
+	for i := len(b) - 1; i >= 0; i-- {
 		b[i] = crockford[v&31]
 		v >>= 5
 	}
-	return string(b)
 }
 
-func base32Random(width int) string {
-	b := make([]byte, width)
+func base32Random(b []byte) {
 	_, _ = rand.Read(b) // never fails since Go 1.24
 	for i := range b {
 		b[i] = crockford[b[i]&31]
 	}
-	return string(b)
 }
 
 func isCrockford(s string, width int) bool {

@@ -58,7 +58,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		ctx, ev := obs.WithEvent(r.Context())
 		ev.RequestID = requestID()
 		ww := &statusWriter{ResponseWriter: w}
-		ww.Header().Set("X-Request-Id", ev.RequestID)
+		ww.Header()["X-Request-Id"] = []string{ev.RequestID} // spelled as the map keeps it
 		defer func() {
 			if p := recover(); p != nil {
 				if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
