@@ -40,6 +40,10 @@ type job struct {
 	idem   string // key of the idempotency entry, or ""
 	body   string // hash of what was asked for; only with a key
 
+	// What the script is sent of it beside the above; set by each run.
+	emailKey, levelKey string
+	wanted             int64
+
 	// signal carries one message at a time; the outcome is set before the last.
 	signal  chan signal
 	outcome outcome
@@ -442,16 +446,18 @@ func (g *Gate) admitArgs(batch []*job, verb, script string) []any {
 	args := make([]any, 0, 3+keys+1+7*len(batch))
 	args = append(args, verb, script, keys)
 	args = append(args, g.admitKeys...)
+	// Pointers into the jobs, since a value in an any is another allocation.
 	for _, j := range batch {
-		email, idem := any(g.keys.email(j.req.Code)), any(j.idem)
+		j.emailKey, j.levelKey, j.wanted = g.keys.email(j.req.Code), g.keys.level(j.req.Level), g.wantedUntil(j)
+		idem := &j.idem
 		if j.idem == "" {
-			idem = email
+			idem = &j.emailKey
 		}
-		args = append(args, email, g.keys.level(j.req.Level), idem)
+		args = append(args, &j.emailKey, &j.levelKey, idem)
 	}
 	args = append(args, g.offset().Milliseconds())
 	for _, j := range batch {
-		args = append(args, j.req.Code, j.req.Email, j.req.Level, j.suffix, j.mode, j.body, g.wantedUntil(j))
+		args = append(args, &j.req.Code, &j.req.Email, &j.req.Level, &j.suffix, &j.mode, &j.body, &j.wanted)
 	}
 	return args
 }
