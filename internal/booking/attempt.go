@@ -11,7 +11,7 @@ import (
 const crockford = "0123456789abcdefghjkmnpqrstvwxyz"
 
 const (
-	epochLen  = 7 + 5   // seconds, then 25 random bits
+	epochLen  = 7 + 5        // seconds, then 25 random bits
 	suffixLen = timeLen + 16 // milliseconds, then 80 random bits
 	timeLen   = 10
 	hashLen   = 64
