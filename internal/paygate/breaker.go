@@ -93,7 +93,12 @@ func (b *breaker) ready() (func(), error) {
 		if held != nil && now.Before(*held) || !b.turn.CompareAndSwap(held, &mine) {
 			return nil, errOut
 		}
-		return func() { b.turn.CompareAndSwap(&mine, nil) }, nil
+		unused := func() { b.turn.CompareAndSwap(&mine, nil) }
+		if b.cb.State() == gobreaker.StateOpen { // another's trial has failed meanwhile
+			unused()
+			return nil, errOut
+		}
+		return unused, nil
 	}
 	return nil, errOut
 }
