@@ -255,7 +255,7 @@ func TestFailover_UnderLoad(t *testing.T) {
 				s := e.Shard(t, 2)
 				l := watched(t, s)
 				sale := l.sell(t, candidates, seats)
-				d := shoot(t, l, 2, func(n int) booking.Request { return request(n%candidates, "N1") })
+				d := shoot(t, l, 4, func(n int) booking.Request { return request(n%candidates, "N1") }) // 2,000 a second
 				d.await(t, time.Time{}, 500, isAdmitted)
 
 				old := s.Primary
