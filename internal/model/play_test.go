@@ -933,9 +933,9 @@ func (m *model) failover() error {
 		if !owns || now.Phase != was.Phase {
 			m.seen.add(tookBack)
 		}
-		// A seat that late money took anew is no promise of the 202: what of it was
-		// acknowledged is held to the rule that decisions never change.
-		anew := was.Phase == booking.PhasePaid && was.AdmittedAt == was.PaidAt
+		// A seat that late money took anew is no promise of the 202, as long as nobody
+		// heard that decision acknowledged.
+		anew := was.Phase == booking.PhasePaid && was.AdmittedAt == was.PaidAt && !m.decided[was.Transaction].kept
 		if m.promised[attempt] && !owns && was.Payment != "" && !anew {
 			return fmt.Errorf("attempt %s was answered 202 and its seat is gone with the old primary", attempt)
 		}
