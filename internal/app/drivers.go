@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"holdfast/internal/booking"
 	"holdfast/internal/config"
 	"holdfast/internal/mailer/outbox"
 	"holdfast/internal/mailer/smtp"
@@ -45,6 +46,12 @@ func OpenDrivers(ctx context.Context, data string) (*Drivers, error) {
 
 // Close closes them.
 func (d *Drivers) Close() error { return errors.Join(d.Queue.Close(), d.Store.Close()) }
+
+// paymentTerms are the real gateway's: money moves by our execute call alone, and
+// within a day of the payment's creation.
+func paymentTerms() booking.PaymentTerms {
+	return booking.PaymentTerms{MovesAlone: false, Lapse: 24 * time.Hour}
+}
 
 func openObjects(ctx context.Context, data string) (*objects.Store, error) {
 	return objects.Open(ctx, filepath.Join(data, "objects.db"))

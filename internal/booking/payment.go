@@ -3,7 +3,17 @@ package booking
 import (
 	"errors"
 	"fmt"
+	"time"
 )
+
+// PaymentTerms are the two properties that a payment port states of its gateway.
+type PaymentTerms struct {
+	// MovesAlone: money can move without an execute call of ours, so also after the
+	// attempt has ended, and then its notification may be the only word of it.
+	MovesAlone bool
+	// Lapse is how long after its creation a payment can still be executed.
+	Lapse time.Duration
+}
 
 // Order is what a payment is created for.
 type Order struct {

@@ -73,7 +73,10 @@ type Record struct {
 	PaidAt      time.Time `json:"paid_at,omitzero"`
 	Transaction string    `json:"transaction,omitempty"`
 	Reason      string    `json:"reason,omitempty"`
-	Mail        MailState `json:"mail,omitempty"`
+	// AskedAt is when the gateway was last asked about a payment whose attempt had
+	// ended, and answered; zero when it was not since. AskAgain goes by it.
+	AskedAt time.Time `json:"asked_at,omitzero"`
+	Mail    MailState `json:"mail,omitempty"`
 	// MailClaim and MailClaimUntil are the lease of the sender at work.
 	MailClaim      string    `json:"mail_claim,omitempty"`
 	MailClaimUntil time.Time `json:"mail_claim_until,omitzero"`
@@ -109,8 +112,49 @@ func (r Record) Validate() error {
 // executes a payment within 24 h, notifications are open for days).
 func HeldTTL(deadline time.Time) time.Time { return deadline.Add(7 * 24 * time.Hour).UTC() }
 
+// releasedKept is how long a RELEASED record is kept.
+const releasedKept = 30 * 24 * time.Hour
+
 // ReleasedTTL is when a RELEASED record may be deleted: 30 days after release.
-func ReleasedTTL(released time.Time) time.Time { return released.Add(30 * 24 * time.Hour).UTC() }
+func ReleasedTTL(released time.Time) time.Time { return released.Add(releasedKept).UTC() }
+
+// ReleasedAt is when a RELEASED record was released, which its TTL tells; of one
+// without a TTL it is the deadline.
+func (r Record) ReleasedAt() time.Time {
+	if r.TTL.IsZero() {
+		return r.Deadline
+	}
+	return r.TTL.Add(-releasedKept)
+}
+
+// How long after its end an attempt is asked about again where money can move
+// without our execute (PaymentTerms.MovesAlone): once, and once more.
+const (
+	askFirst  = time.Hour
+	askSecond = 24 * time.Hour
+)
+
+// AskAgain tells whether the payment of a RELEASED record is to be asked about at
+// that time: an hour after the release, and again a day after it, each once. A
+// first question that comes after the day is both. The end is the release and not
+// the deadline, which of a refused attempt may be older than what `holds extend`
+// gave its seat. A question noted for a time to come was by a clock that has been
+// put back since, and does not count.
+func (r Record) AskAgain(now time.Time) bool {
+	if r.State != StateReleased {
+		return false
+	}
+	asked := r.AskedAt
+	if asked.After(now.Add(askFirst)) {
+		asked = time.Time{}
+	}
+	for _, after := range []time.Duration{askFirst, askSecond} {
+		if due := r.ReleasedAt().Add(after); !now.Before(due) && asked.Before(due) {
+			return true
+		}
+	}
+	return false
+}
 
 // Reasons of a RELEASED record.
 const (

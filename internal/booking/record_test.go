@@ -127,3 +127,59 @@ func TestCharge_CheckFindsEveryDifference(t *testing.T) {
 		}
 	}
 }
+
+// An hour and a day after its release, each once; what else becomes of the record
+// or the clock asks no more often than that.
+func TestRecord_EndedAttemptIsAskedAboutTwice(t *testing.T) {
+	t.Parallel()
+	rec, _ := sample(t)
+	released := rec.Deadline.Add(20 * time.Second)
+	rec.State, rec.TTL = booking.StateReleased, booking.ReleasedTTL(released)
+	if got := rec.ReleasedAt(); !got.Equal(released) {
+		t.Errorf("released at: got %s, want %s", got, released)
+	}
+	const day = 24 * time.Hour
+	never := -time.Hour // before the release, so not noted
+	for _, tt := range []struct {
+		at, asked time.Duration // after the release
+		want      bool
+	}{
+		{0, never, false},
+		{time.Hour - time.Second, never, false},
+		{time.Hour, never, true},
+		{day - time.Second, never, true},
+		{time.Hour, time.Hour, false},
+		{day - time.Second, time.Hour, false},
+		{day, time.Hour, true},
+		{day, day - time.Second, true},
+		{day, day, false},
+		{29 * day, day, false},
+		{29 * day, never, true},                     // by a fleet that stood still
+		{29*day + time.Minute, 29 * day, false},     // and that was both questions
+		{2 * time.Hour, 3*time.Hour - 1, false},     // a clock that differs a little
+		{2 * time.Hour, 3*time.Hour + 1, true},      // one that was put back
+		{2 * time.Hour, 3 * day, true},              // by days
+		{time.Hour - time.Second, 3 * day, false},   // the hour is not over all the same
+		{-3 * day, never, false},                    // released by a clock that was ahead
+		{day + time.Minute, day + time.Hour, false}, // asked, by a clock a little ahead
+	} {
+		r := rec
+		if tt.asked != never {
+			r.AskedAt = released.Add(tt.asked)
+		}
+		if got := r.AskAgain(released.Add(tt.at)); got != tt.want {
+			t.Errorf("%s after the release, asked after %s: got %t, want %t", tt.at, tt.asked, got, tt.want)
+		}
+	}
+	for _, state := range []booking.RecordState{booking.StateHeld, booking.StatePaid} {
+		r := rec
+		r.State = state
+		if r.AskAgain(released.Add(2 * day)) {
+			t.Errorf("%s: got it asked about, want only what has ended", state)
+		}
+	}
+	rec.TTL = time.Time{}
+	if got := rec.ReleasedAt(); !got.Equal(rec.Deadline) {
+		t.Errorf("released at, without a TTL: got %s, want the deadline, %s", got, rec.Deadline)
+	}
+}

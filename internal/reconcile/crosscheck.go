@@ -92,7 +92,7 @@ const (
 )
 
 // Checked is what a cross-check found: how many differences of each kind, and
-// what was done about records without a row, by action.
+// what was done about records without a row and about ended attempts, by action.
 type Checked struct {
 	Found   map[Kind]int
 	Actions Report
@@ -124,6 +124,8 @@ type check struct {
 	// recorded are the rows' attempts that have a record: at most as many as there
 	// are seats, however many records the store has.
 	recorded map[uint64]struct{}
+	// ended are the attempts that are to be asked about again.
+	ended []endedAttempt
 
 	mu       sync.Mutex
 	after    memory
@@ -137,8 +139,11 @@ type check struct {
 // CrossCheck compares every record of the running sale with the ledger's rows,
 // and the rows with their records and counters. What it may decide goes the way
 // of a due row, by acknowledged answers; any other difference alarms if it is
-// there on two checks in a row. It must not run beside Sweep in one process. The
-// error says why it could not look at everything; the next one does.
+// there on two checks in a row. Where money can move without our execute it then
+// asks about attempts that have ended, of any sale; those that it does not reach,
+// or gets no answer about, are the next check's. It must not run beside Sweep in
+// one process. The error says why it could not look at everything; the next one
+// does.
 func (r *Reconciler) CrossCheck(ctx context.Context) (Checked, error) {
 	r.round = r.newRound(ctx)
 	c := &check{
@@ -185,7 +190,11 @@ func (c *check) run(ctx context.Context) error {
 	if err := c.records(ctx); err != nil {
 		return errors.Join(c.problems, err)
 	}
-	return errors.Join(c.problems, c.rows(ctx))
+	if err := c.rows(ctx); err != nil {
+		return errors.Join(c.problems, err)
+	}
+	c.askEnded(ctx)
+	return c.problems
 }
 
 // restore has lists made again that a lost Redis has forgotten. Where it fails the
@@ -265,6 +274,7 @@ func (c *check) records(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cross-check: %w", err)
 		}
+		c.noteEnded(rec)
 		if rec.Epoch != c.epoch {
 			continue
 		}

@@ -16,7 +16,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		actions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_reconciler_actions_total",
-			Help: "What the reconciler did with rows that were due and records without a row, by action.",
+			Help: "What the reconciler did with rows that were due, records without a row and ended attempts, by action.",
 		}, []string{"action"}),
 		lastSuccess: f.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_reconciler_last_success_timestamp_seconds",

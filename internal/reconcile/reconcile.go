@@ -78,6 +78,13 @@ type Store interface {
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
 }
 
+// Ended notes in a RELEASED record when the gateway was asked about its payment, on
+// condition of the record as it was seen. booking.ErrAlreadyPaid and
+// booking.ErrNotFound say that there is nothing to note any more. Safe to repeat.
+type Ended interface {
+	Asked(ctx context.Context, seen booking.Record, at time.Time) error
+}
+
 // Deps is what a Reconciler is made of.
 type Deps struct {
 	Ledger  Ledger
@@ -103,6 +110,10 @@ type Deps struct {
 	// ExecuteTimeout bounds one execute call; Lapse is how long after creation the
 	// gateway may still execute a payment.
 	ExecuteTimeout, Lapse time.Duration
+	// Ended is the booking store once more, where money can move without our execute
+	// (booking.PaymentTerms): every cross-check then also asks about attempts that
+	// have ended. nil where it cannot, and nobody asks.
+	Ended Ended
 	// Changed is called after a seat was given back; it must not block.
 	Changed    func()
 	Log        *slog.Logger
@@ -306,6 +317,7 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		mu     sync.Mutex
 		report = Report{}
 		looked = map[string]bool{}
+		busy   = map[string]bool{} // by code
 		ended  = make(chan struct{}, r.Width)
 		atWork = 0
 		page   = pageWidths * r.Width
@@ -327,6 +339,7 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		report[action]++
+		delete(busy, d.Code)
 		switch {
 		case err != nil:
 			failed++
@@ -338,6 +351,15 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		return failed >= hopelessWidths*r.Width
+	}
+	// begin tells whether nobody is at work on the code: a row that has moved may be
+	// due again before its step has come to its end.
+	begin := func(code string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		there := busy[code]
+		busy[code] = true
+		return !there
 	}
 	wait := func() { <-ended; atWork-- }
 	finish := func(err error) (Report, error) {
@@ -359,10 +381,14 @@ func (r *Reconciler) Sweep(ctx context.Context) (Report, error) {
 				known++ // at work, or failed in this sweep
 				continue
 			}
-			looked[key] = true
 			for atWork >= r.Width {
 				wait()
 			}
+			if !begin(d.Code) {
+				known++ // listed again when that has ended
+				continue
+			}
+			looked[key] = true
 			if sweep.Err() != nil {
 				return finish(fmt.Errorf("sweep: %w", sweep.Err()))
 			}
@@ -679,11 +705,17 @@ func (r *Reconciler) postpone(ctx context.Context, d booking.DueRow, by time.Dur
 // errNoTurn says that the fleet's rate left no time to ask: the row stays due.
 var errNoTurn = errors.New("no turn to ask the gateway in time")
 
-// query asks under the fleet's rate. An answer that is not clear is an error, too.
+// query asks under the fleet's rate. An answer that is not clear is an error, too,
+// beside the charge as it was told.
 func (r *Reconciler) query(ctx context.Context, payment string) (booking.Charge, error) {
 	if err := r.limit.Wait(ctx); err != nil {
 		return booking.Charge{}, fmt.Errorf("%w: %w", errNoTurn, err)
 	}
+	return r.ask(ctx, payment)
+}
+
+// ask is query when the turn is taken.
+func (r *Reconciler) ask(ctx context.Context, payment string) (booking.Charge, error) {
 	c, err := r.Gateway.Query(ctx, payment)
 	if err != nil {
 		return c, err

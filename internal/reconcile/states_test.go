@@ -88,6 +88,12 @@ func completes(_ *testing.T, w *world, b bookingtest.Booking) { w.Gateway.Comple
 
 func isOpen(*testing.T, *world, bookingtest.Booking) {}
 
+// anHourLater is the question about what has ended, without the sweep that looks at
+// what has not.
+func anHourLater(t *testing.T, w *world, _ bookingtest.Booking) {
+	w.askAgain(t).check(t, time.Hour)
+}
+
 func passed(t *testing.T, w *world, _ bookingtest.Booking) { w.sweep(t, booking.DefaultHold) }
 
 // line is how a line of the table is driven.
@@ -130,9 +136,15 @@ var events = map[string]line{
 		wantErr(t, "second payment", w.settler.Confirm(t.Context(), b.Code, b.Record, again), booking.ErrRefunded)
 	}, false},
 
-	"sweep's look before the deadline": {isOpen, func(t *testing.T, w *world, _ bookingtest.Booking) { w.sweep(t, time.Minute) }, false},
-	"deadline passed, not completed":   {isOpen, passed, false},
-	"deadline passed, completed":       {completes, passed, true}, // of what nobody reports the sweep learns nothing
+	"sweep's look before the deadline":         {isOpen, func(t *testing.T, w *world, _ bookingtest.Booking) { w.sweep(t, time.Minute) }, false},
+	"deadline passed, not completed":           {isOpen, passed, false},
+	"deadline passed, completed":               {completes, passed, true}, // of what nobody reports the sweep learns nothing
+	"an hour after the release, not completed": {isOpen, anHourLater, false},
+	"an hour after the release, completed":     {completes, anHourLater, true},
+	"an hour after the release, the wrong amount": {func(t *testing.T, w *world, b bookingtest.Booking) {
+		w.Gateway.Divert(b.Payment.ID, less)
+		completes(t, w, b)
+	}, anHourLater, true},
 	"deadline passed, the wrong amount": {func(t *testing.T, w *world, b bookingtest.Booking) {
 		w.Gateway.Divert(b.Payment.ID, less)
 		completes(t, w, b)

@@ -163,7 +163,7 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		return err
 	}
 	api, err := app.NewAPI(ctx, cfg, app.Extras{
-		Drivers: drivers, Objects: memory.New(), InProcessRedis: seats.inProcess, Webhook: webhook,
+		Drivers: drivers, Objects: memory.New(), InProcessRedis: seats.inProcess, Webhook: webhook, Terms: mockTerms(),
 		KeepToken: func(_ context.Context, state []byte) error { return writeFile(token, state) },
 	}, log, reg)
 	if err != nil {
@@ -199,6 +199,11 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		err = errors.Join(err, cause)
 	}
 	return err
+}
+
+// mockTerms are the mock gateway's: told to, it takes money by itself.
+func mockTerms() *booking.PaymentTerms {
+	return &booking.PaymentTerms{MovesAlone: true, Lapse: 24 * time.Hour}
 }
 
 // notify has the gateway notify this run of payments, and says how that is proved:

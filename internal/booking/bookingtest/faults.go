@@ -61,6 +61,7 @@ const (
 	OpMarkPaid      Op = "mark record paid"
 	OpAnnounce      Op = "announce execute"
 	OpReleaseRecord Op = "release record"
+	OpAsked         Op = "note question"
 	OpClaimMail     Op = "claim mail"
 	OpMailSent      Op = "mark mail sent"
 	OpExtendRecord  Op = "extend record"

@@ -17,6 +17,7 @@ type StoreDriver interface {
 	MarkPaid(ctx context.Context, p booking.Paid) (booking.Record, error)
 	Announce(ctx context.Context, rec booking.Record, at time.Time) (booking.Record, error)
 	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
+	Asked(ctx context.Context, seen booking.Record, at time.Time) error
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	RecordByPayment(ctx context.Context, paymentID string) (booking.Record, error)
 	RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error)
@@ -75,6 +76,12 @@ func (s Store) Announce(ctx context.Context, rec booking.Record, at time.Time) (
 // Release can be broken.
 func (s Store) Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error {
 	_, err := do(s.Faults, OpReleaseRecord, ErrKept, nothing(func() error { return s.StoreDriver.Release(ctx, seen, reason, at) }))
+	return err
+}
+
+// Asked can be broken.
+func (s Store) Asked(ctx context.Context, seen booking.Record, at time.Time) error {
+	_, err := do(s.Faults, OpAsked, ErrKept, nothing(func() error { return s.StoreDriver.Asked(ctx, seen, at) }))
 	return err
 }
 

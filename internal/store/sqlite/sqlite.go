@@ -215,6 +215,40 @@ func (s *Store) Release(ctx context.Context, seen booking.Record, reason string,
 	return nil
 }
 
+// Asked notes on a RELEASED record when the gateway was asked about its payment, if
+// it still carries the payment and the asked_at that were seen. Nil also when
+// another time was noted since: that question counts, and is not moved, so that a
+// repeat or a second runner changes nothing. Otherwise ErrNotFound,
+// ErrOtherThanOrdered (another payment) or ErrAlreadyPaid, and nothing changes; a
+// HELD record is an error, too.
+func (s *Store) Asked(ctx context.Context, seen booking.Record, at time.Time) error {
+	if at.IsZero() {
+		return fmt.Errorf("note question about %s: time is missing", key(seen.CandidateHash, seen.Attempt))
+	}
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		rec, err := load(tx, seen.CandidateHash, seen.Attempt)
+		switch {
+		case err != nil:
+			return struct{}{}, err
+		case rec.PaymentID != seen.PaymentID:
+			return struct{}{}, fmt.Errorf("record carries payment %s, not %s: %w", rec.PaymentID, seen.PaymentID, booking.ErrOtherThanOrdered)
+		case rec.State == booking.StatePaid:
+			return struct{}{}, booking.ErrAlreadyPaid
+		case rec.State != booking.StateReleased:
+			return struct{}{}, fmt.Errorf("record is %s, want %s", rec.State, booking.StateReleased)
+		case !rec.AskedAt.Equal(seen.AskedAt):
+			return struct{}{}, nil
+		}
+		rec.AskedAt = at
+		_, err = save(tx, rec)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("note question about %s: %w", key(seen.CandidateHash, seen.Attempt), err)
+	}
+	return nil
+}
+
 // Extend moves the deadline of a HELD record later, and its TTL, if it has one,
 // with it. A deadline that is not later than the record's changes nothing, so
 // that neither a repeat nor a delay takes time back. Nil also when there is no
@@ -436,7 +470,7 @@ func load(tx *sqlitedb.Tx, hash, attempt string) (booking.Record, error) {
 
 // save writes a record whole, times in UTC, and returns it as a later read will.
 func save(tx *sqlitedb.Tx, rec booking.Record) (booking.Record, error) {
-	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.MailClaimUntil, &rec.TTL} {
+	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.AskedAt, &rec.MailClaimUntil, &rec.TTL} {
 		*t = t.Round(0).UTC()
 	}
 	body, err := json.Marshal(rec)

@@ -22,6 +22,10 @@ type Driver interface {
 	Store
 	Refunds
 	Notifications
+	// Asked notes the time of a question on a RELEASED record, if payment and asked_at
+	// are those of the record as it was seen; nil when another time was noted since,
+	// which stays. ErrNotFound, ErrOtherThanOrdered, ErrAlreadyPaid.
+	Asked(ctx context.Context, seen booking.Record, at time.Time) error
 	// Extend moves the deadline of a HELD record later, and its TTL with it; a
 	// deadline that is not later changes nothing. Nil also without a record, and
 	// when it is no longer HELD.
@@ -78,6 +82,9 @@ func RunDriver(t *testing.T, open func(t *testing.T) Driver) {
 		run  func(t *testing.T, s Driver)
 	}{
 		{"Extend", extend},
+		{"Asked", asked},
+		{"AskedManyAtOnce", askedManyAtOnce},
+		{"BrokenAsked", brokenAsked},
 		{"PutRefund", putRefund},
 		{"RefundGoesItsWay", refundGoesItsWay},
 		{"RefundAfterACrash", refundAfterACrash},
