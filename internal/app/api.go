@@ -41,7 +41,6 @@ import (
 const (
 	reconcilerTerm = 15 * time.Second // a dead runner is replaced after this
 	sweepBudget    = 45 * time.Second
-	paymentLapse   = 24 * time.Hour // after which the gateway executes no payment
 )
 
 // Server time-outs. Idle exceeds the balancer's idle time-out of 60 s, so that
@@ -76,6 +75,9 @@ type Extras struct {
 	// Webhook says how notifications are proved, instead of by the configured topic
 	// and the public authorities; nil does not.
 	Webhook *snshook.Config
+	// Terms are the gateway's properties, where it is not the real one; nil are the
+	// real one's.
+	Terms *booking.PaymentTerms
 	// ClockOffset moves the ledger's clock and this process's, as if both machines'
 	// time had passed; tests only.
 	ClockOffset func() time.Duration
@@ -222,7 +224,7 @@ func (a *API) openGateway() error {
 	a.closers = append(a.closers, func() error { a.Token.Close(); return nil })
 	a.Gateway, err = paygate.New(paygate.Config{
 		BaseURL: c.GatewayURL, AppKey: secret(c.GatewayAppKey),
-		CreateTimeout: a.cfg.CreateBudget, ExecuteTimeout: a.cfg.ExecuteTimeout,
+		CreateTimeout: a.cfg.CreateBudget, ExecuteTimeout: a.cfg.ExecuteTimeout, RefundTimeout: refund.CallTime,
 	}, a.Token, hc, a.log, a.reg)
 	return err
 }
@@ -264,15 +266,24 @@ func (a *API) wire() error {
 		return err
 	}
 	a.Refunds, err = refund.New(refund.Deps{
-		Store: a.Drivers.Store, Gateway: a.Gateway, Automatic: a.cfg.RefundAuto, Now: a.now, Log: a.log, Registerer: a.reg,
+		Store: a.Drivers.Store, Gateway: a.Gateway, Automatic: a.cfg.RefundAuto, PerSecond: float64(a.cfg.RefundRate),
+		Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err
 	}
+	terms := paymentTerms()
+	if a.extras.Terms != nil {
+		terms = *a.extras.Terms
+	}
+	var ended reconcile.Ended
+	if terms.MovesAlone {
+		ended = a.Drivers.Store
+	}
 	a.Reconciler, err = reconcile.New(reconcile.Deps{
 		Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Store: a.Drivers.Store,
 		Every: a.cfg.ReconcileEvery, Budget: sweepBudget, Width: a.cfg.ReconcileWidth, QueriesPerSecond: float64(a.cfg.QueryRate),
-		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: paymentLapse, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: terms.Lapse, Ended: ended, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
 		AfterSweep: []func(context.Context) error{
 			func(ctx context.Context) error { _, err := a.Notices.Sweep(ctx); return err },
 			func(ctx context.Context) error { _, err := a.Refunds.Sweep(ctx); return err },
@@ -343,7 +354,8 @@ func (a *API) Ready(ctx context.Context) error {
 // ends; then it drains: no new bookings, what is in flight goes on for the
 // configured time, the rest is the reconciler's. It closes the API.
 //
-// systemd TimeoutStopSec > linger + drain; drain > the longest call in flight.
+// systemd TimeoutStopSec > linger + drain; drain > the longest call in flight,
+// which is an execute call or, with 34 s, a refund (refund.Outlasts).
 func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	defer func() { _ = a.Close() }()
 	// Background work ends after the drain, so that what drains is still published.
@@ -363,6 +375,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	sweeping, stopSweeping := context.WithCancel(failed)
 	defer stopSweeping()
 	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.Reconciler.Run) })
+	g.Go(func() error { return a.Token.Keep(sweeping) })
 
 	select {
 	case <-ctx.Done():

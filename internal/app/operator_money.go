@@ -8,15 +8,48 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/booking"
 	"holdfast/internal/obs"
 	"holdfast/internal/paygate"
 	"holdfast/internal/paygate/redistoken"
 	"holdfast/internal/resolve"
+	"holdfast/internal/saleops"
+	"holdfast/internal/settle"
 )
 
-// Resolver ends doubts; the gateway must have been opened.
-func (o *Operator) Resolver() *resolve.Resolver {
-	return &resolve.Resolver{Ledger: o.Gate, Store: o.api.Drivers.Store, Gateway: o.api.Gateway}
+// Resolver ends doubts; the gateway must have been opened. The mail of a seat that it
+// makes paid is a sweep's.
+func (o *Operator) Resolver() (*resolve.Resolver, error) {
+	settler, err := settle.New(settle.Deps{
+		Ledger: o.Gate, Gateway: o.api.Gateway, Store: o.api.Drivers.Store, Mailer: sweepMails{}, Sale: o.Gate, Background: sweepMails{},
+		BookingURL:     func(string, string) string { return "" },
+		ExecuteTimeout: operatorExecute, Log: o.api.log, Registerer: obs.NewRegistry(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &resolve.Resolver{Ledger: o.Gate, Store: o.api.Drivers.Store, Gateway: o.api.Gateway, Settler: settler}, nil
+}
+
+// sweepMails leaves every mail to the fleet, which has the settings for it.
+type sweepMails struct{}
+
+// Go refuses, as in a drain.
+func (sweepMails) Go(func()) bool { return false }
+
+// Send sends nothing.
+func (sweepMails) Send(context.Context, booking.Mail) error {
+	return errors.New("an operator's command sends no mail")
+}
+
+// Notices closes notifications by hand; the gateway must have been opened to close
+// one.
+func (o *Operator) Notices() *saleops.Notices {
+	n := &saleops.Notices{Store: o.api.Drivers.Store, Ledger: o.Gate}
+	if o.api.Gateway != nil {
+		n.Gateway = o.api.Gateway
+	}
+	return n
 }
 
 // Holds gives lost time back.
@@ -24,8 +57,9 @@ func (o *Operator) Holds() *resolve.Holds {
 	return &resolve.Holds{Ledger: o.Gate, Store: o.api.Drivers.Store}
 }
 
-// The gateway's limit, and how long the ledger of grants counts a call: those of
-// package redistoken, which alone decides about a grant; here they are only told.
+// The gateway's limit, and how long the ledger of grants counts a call. Package
+// redistoken alone decides about a grant; here they are only told, and a test holds
+// them to what it decides.
 const (
 	tokenGrants = 2
 	tokenWindow = time.Hour + time.Minute
@@ -37,6 +71,8 @@ const (
 type TokenState struct {
 	// ValidUntil is zero when there is no valid token.
 	ValidUntil time.Time
+	// GrantsAnHour is the gateway's limit.
+	GrantsAnHour int
 	// GrantsLeft may be made now; with none left the next may be made at NextGrant.
 	GrantsLeft int
 	NextGrant  time.Time
@@ -78,7 +114,7 @@ func (o *Operator) TokenState(ctx context.Context) (TokenState, error) {
 }
 
 func (c tokenCopy) state(now time.Time) TokenState {
-	var st TokenState
+	st := TokenState{GrantsAnHour: tokenGrants}
 	if c.Token != "" && now.Before(c.ExpiresAt) {
 		st.ValidUntil = c.ExpiresAt
 	}

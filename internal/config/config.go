@@ -73,8 +73,9 @@ type Process struct {
 	// HOLDFAST_LOG_LEVEL, default info.
 	LogLevel slog.Level `env:"LOG_LEVEL" envDefault:"info"`
 	// Drain is how long a process that was told to end waits for calls in
-	// flight; longer than the longest of them, and shorter than the unit's stop
-	// time-out. HOLDFAST_DRAIN, default 35s.
+	// flight; longer than the longest of them, which is an execute call or, with
+	// 34 s, a refund, and shorter than the unit's stop time-out. HOLDFAST_DRAIN,
+	// default 35s.
 	Drain time.Duration `env:"DRAIN" envDefault:"35s"`
 }
 
@@ -202,6 +203,10 @@ type Money struct {
 	// RefundAuto sends refunds by itself; otherwise an operator does.
 	// HOLDFAST_REFUND_AUTO, default false.
 	RefundAuto bool `env:"REFUND_AUTO" envDefault:"false"`
+	// RefundRate is how many refunds a second this process begins, each of them at
+	// most two calls of the gateway, which has a limit of its own for the account.
+	// HOLDFAST_REFUND_RATE, default 5.
+	RefundRate int `env:"REFUND_RATE" envDefault:"5"`
 }
 
 // SealKeyBytes is the sealing key as bytes; nil in an API that LoadAPI did not

@@ -78,6 +78,7 @@ func TestLoadAPI_Defaults(t *testing.T) {
 		Reconciler: config.Reconciler{QueryRate: 200, ReconcileWidth: 64, ReconcileEvery: 20 * time.Second},
 		Drivers:    config.Drivers{Store: "sqlite", Queue: "sqlite"},
 		Mail:       config.Mail{MailDriver: "outbox", MailFrom: "Holdfast <no-reply@localhost>", SMTPEncryption: "starttls"},
+		Money:      config.Money{RefundRate: 5},
 	}
 	if diff := cmp.Diff(want, got, revealed); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
@@ -122,6 +123,7 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_PORT": "2525", "HOLDFAST_SMTP_ENCRYPTION": "implicit",
 		"HOLDFAST_SMTP_USERNAME": "seats", "HOLDFAST_SMTP_PASSWORD": "s3cret-smtp", "HOLDFAST_SMTP_HELLO": "api.example",
 		"HOLDFAST_NOTIFY_TOPIC": "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929", "HOLDFAST_REFUND_AUTO": "true",
+		"HOLDFAST_REFUND_RATE": "2",
 	}
 	asked := map[string]bool{}
 	get := with(set)
@@ -155,6 +157,7 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		{"SMTPPort", got.SMTPPort, 2525},
 		{"NotifyTopic", got.NotifyTopic, "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929"},
 		{"RefundAuto", got.RefundAuto, true},
+		{"RefundRate", got.RefundRate, 2},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: got %v, want %v", c.what, c.got, c.want)
@@ -244,6 +247,8 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"MAIL", "ses"},
 		{"NOTIFY_TOPIC", "arn:aws:sqs:ap-southeast-1:123456789012:queue"},
 		{"REFUND_AUTO", "perhaps"},
+		{"REFUND_RATE", "0"},
+		{"REFUND_RATE", "0.5"},
 		{"MAIL_FROM", "nobody"},
 		{"LOG_LEVEL", "loud"},
 	} {

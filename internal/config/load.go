@@ -64,6 +64,7 @@ func LoadAPI(getenv func(string) string) (API, error) {
 	p.positive("RECONCILE_EVERY", c.ReconcileEvery)
 	p.oneOf("MAIL", c.MailDriver, "outbox", "smtp")
 	p.smtp(c.Mail)
+	p.atLeast("REFUND_RATE", c.RefundRate, 1)
 	if t := c.NotifyTopic; t != "" && !topicARN.MatchString(t) {
 		p.bad("NOTIFY_TOPIC", "%q: want arn:aws:sns:<region>:<account>:<name>", t)
 	}

@@ -76,10 +76,22 @@ var (
 )
 
 const (
-	storeTimeout  = 5 * time.Second
-	askTimeout    = 12 * time.Second
-	refundTimeout = 35 * time.Second // longer than the gateway asks for
-	doneTries     = 3
+	// CallTime bounds one refund call: as long as the gateway asks for, and no
+	// longer, since the end of a process waits for a call that has begun.
+	CallTime = 30 * time.Second
+	// Outlasts is how long Send and Sweep may go on after their context has ended:
+	// a call that had begun, and what is written down of it. A drain is longer.
+	Outlasts = CallTime + noteTime
+)
+
+const (
+	storeTimeout = 5 * time.Second
+	askTimeout   = 12 * time.Second
+	// noteTime is for writing down what a call came to, all tries together: what is
+	// not written is asked about later, so that little is lost by giving up.
+	noteTime  = 4 * time.Second
+	noteTry   = 2 * time.Second
+	doneTries = 3
 
 	// workTime is when the last call under a claim must have ended, counted from
 	// before the claim: claim, question, "sent" and refund at their slowest.
@@ -156,8 +168,9 @@ func (s *Service) List(ctx context.Context) iter.Seq2[booking.Refund, error] {
 // Send brings the refund of a transaction to its end, or as far as the gateway
 // allows, and returns it as it then stands. A nil error says that it is done, by
 // this call or before. After any other, ErrPerson too, a later call goes on from
-// where this one ended: safe to repeat, and from several processes at once. Once
-// it has begun to send it no longer ends with ctx.
+// where this one ended: safe to repeat, and from several processes at once. When
+// ctx ends no call is begun any more; one that has begun keeps its own deadline,
+// since money moves in it, so that Send outlasts ctx by Outlasts at most.
 func (s *Service) Send(ctx context.Context, transaction string) (booking.Refund, error) {
 	w, err := s.begin(ctx, transaction)
 	if errors.Is(err, ErrDone) {
@@ -230,24 +243,28 @@ func (s *Service) ask(ctx context.Context, w work) (booking.RefundAnswer, error)
 	return s.Gateway.RefundStatus(ctx, w.refund.PaymentID, w.refund.Transaction)
 }
 
-// send sends the order, once. It runs on contexts of its own, since money moves
-// in it, and refuses to begin when it might not end within the claim.
+// send sends the order, once. The call runs on a context of its own, since money
+// moves in it, and does not begin when ctx has ended or when it might not end
+// within the claim.
 func (s *Service) send(ctx context.Context, w work, order booking.RefundOrder) (booking.Refund, error) {
-	if err := ctx.Err(); err != nil {
-		return w.refund, fmt.Errorf("refund of %s: nothing was sent: %w", order.Transaction, err)
+	if ctx.Err() != nil {
+		return w.refund, ended(ctx, order)
 	}
 	at := s.Now().UTC()
 	if err := s.sent(ctx, w, at); err != nil {
 		return w.refund, err
 	}
 	w.refund.State, w.refund.SentAt = booking.RefundSent, at
-	if s.Now().After(w.began.Add(workTime - refundTimeout)) {
+	if ctx.Err() != nil { // whoever claims it after this claim's time asks, and sends it
+		return w.refund, ended(ctx, order)
+	}
+	if s.Now().After(w.began.Add(workTime - CallTime)) {
 		return s.trouble(ctx, w, fmt.Errorf("%w: too little of the claim's time is left", booking.ErrNotSent))
 	}
 	w.log.InfoContext(ctx, "refund is sent")
 	call, cancel := context.WithDeadline(context.WithoutCancel(ctx), w.end)
 	defer cancel()
-	call, cancelCall := context.WithTimeout(call, refundTimeout)
+	call, cancelCall := context.WithTimeout(call, CallTime)
 	defer cancelCall()
 	answer, err := s.Gateway.Refund(call, order)
 	switch {
@@ -261,6 +278,13 @@ func (s *Service) send(ctx context.Context, w work, order booking.RefundOrder) (
 		return s.trouble(ctx, w, fmt.Errorf("%w: refused with code %s %q", ErrPerson, answer.Code, answer.Text))
 	}
 	return s.given(ctx, w, order, answer)
+}
+
+// errEnded says that nothing was sent because the caller's time was over.
+var errEnded = errors.New("nothing was sent: no call begins any more")
+
+func ended(ctx context.Context, o booking.RefundOrder) error {
+	return fmt.Errorf("refund of %s: %w: %w", o.Transaction, errEnded, ctx.Err())
 }
 
 func (s *Service) sent(ctx context.Context, w work, at time.Time) error {
@@ -294,9 +318,11 @@ func (s *Service) done(ctx context.Context, w work, by, refundTransaction, note 
 		at  = s.Now().UTC()
 		err error
 	)
+	all, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
+	defer cancel()
 	for range doneTries {
-		err = s.writeDone(ctx, r.Transaction, by, refundTransaction, note, at)
-		if err == nil || errors.Is(err, booking.ErrRefundedOtherwise) {
+		err = s.writeDone(all, r.Transaction, by, refundTransaction, note, at)
+		if err == nil || errors.Is(err, booking.ErrRefundedOtherwise) || all.Err() != nil {
 			break
 		}
 	}
@@ -309,7 +335,7 @@ func (s *Service) done(ctx context.Context, w work, by, refundTransaction, note 
 		return r, nil
 	case errors.Is(err, booking.ErrRefundedOtherwise):
 		log.ErrorContext(ctx, "refund was ended in two ways: money may have gone back twice", "error", err)
-		if now, err := s.Store.Refund(ctx, r.Transaction); err == nil {
+		if now, err := s.Store.Refund(all, r.Transaction); err == nil {
 			r = now
 		}
 	default:
@@ -319,7 +345,7 @@ func (s *Service) done(ctx context.Context, w work, by, refundTransaction, note 
 }
 
 func (s *Service) writeDone(ctx context.Context, transaction, by, refundTransaction, note string, at time.Time) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, noteTry)
 	defer cancel()
 	return s.Store.RefundDone(ctx, transaction, by, refundTransaction, note, at)
 }
@@ -334,7 +360,7 @@ func (s *Service) trouble(ctx context.Context, w work, cause error) (booking.Ref
 	}
 	w.refund.Trouble = fmt.Sprintf("%.*s", maxTrouble, cause.Error())
 	w.refund.Claim, w.refund.ClaimUntil = "", time.Time{}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
 	defer cancel()
 	if err := s.Store.RefundTrouble(ctx, w.refund.Transaction, w.claim, w.refund.Trouble); err != nil {
 		cause = errors.Join(cause, fmt.Errorf("note its trouble: %w", err))

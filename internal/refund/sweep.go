@@ -27,7 +27,7 @@ type Report struct {
 	Busy int
 	// Failed met an error of the store.
 	Failed int
-	// Left were not begun: not automatic, trouble that is not due to be asked about
+	// Left were not sent: not automatic, trouble that is not due to be asked about
 	// again, no time, or an outage.
 	Left int
 	// Unreadable are open, too, and cannot be read.
@@ -39,8 +39,8 @@ type Report struct {
 // Sweep sends what is open, if that is automatic, oldest decision first since the
 // gateway takes refunds for about 15 days, and sets the gauge in any case. A refund
 // with trouble is asked about every 10 minutes. When ctx ends, or the gateway
-// cannot be reached, it begins no more and waits for those at work, which takes less
-// than 2 minutes. The error says why the sweep could not be made or finished; what
+// cannot be reached, it begins no more and waits for those at work: Outlasts at most
+// after the end of ctx. The error says why the sweep could not be made or finished; what
 // became of one refund is in the report.
 func (s *Service) Sweep(ctx context.Context) (Report, error) {
 	open, report, err := s.open(ctx)
@@ -98,6 +98,8 @@ func (r *Report) count(err error) {
 		r.Person++
 	case errors.Is(err, ErrBusy):
 		r.Busy++
+	case errors.Is(err, errEnded):
+		r.Left++
 	case errors.Is(err, booking.ErrNotSent), errors.Is(err, booking.ErrGatewayOutage):
 		r.Doubt++
 		r.Outage = true

@@ -1,6 +1,6 @@
 // Package resolve is what a person decides about single seats: it ends a payment
-// in doubt as paid or not paid, and gives payers back the time that an outage took
-// from them. A person who decides sees the row, the record and the gateway's
+// in doubt as paid or not paid, whether its attempt still has its seat or not, and
+// gives payers back the time that an outage took from them. A person who decides sees the row, the record and the gateway's
 // present word first, and is contradicted where these say otherwise.
 //
 // Fail mode: closed. The ledger, acknowledged, comes before the record; what was
@@ -24,6 +24,9 @@ import (
 type Ledger interface {
 	Row(ctx context.Context, code string) (booking.Row, time.Time, error)
 	PaymentOf(ctx context.Context, attempt string) (booking.Payment, error)
+	// Queued changes nothing on a row further on than payable; booking.ErrNotOwner
+	// when the attempt owns none.
+	Queued(ctx context.Context, code, attempt string) error
 	Settle(ctx context.Context, code, attempt, payment, transaction string) (booking.Row, error)
 	TakeOverPay(ctx context.Context, code, attempt, payment, token string, length time.Duration) (booking.Row, time.Time, error)
 	EndPay(ctx context.Context, code, attempt, token string, as booking.Phase) error
@@ -34,6 +37,9 @@ type Ledger interface {
 // Store keeps records and refunds. Writes are conditional and safe to repeat.
 type Store interface {
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
+	// RecordsOf are the candidate's; those that cannot be read are named by an error
+	// that wraps booking.ErrUnreadable, which comes beside the others.
+	RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
 	Refund(ctx context.Context, transaction string) (booking.Refund, error)
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
@@ -47,16 +53,25 @@ type Gateway interface {
 	Search(ctx context.Context, transaction string) (booking.TransactionAnswer, error)
 }
 
+// Settler makes a completed charge a paid seat (nil), or leaves a refund record
+// (booking.ErrRefunded). After any other error it is called again. Safe to repeat.
+type Settler interface {
+	Confirm(ctx context.Context, code string, rec booking.Record, charge booking.Charge) error
+}
+
 // Resolver carries out decisions; every field is required. Safe for concurrent use.
 type Resolver struct {
 	Ledger  Ledger
 	Store   Store
 	Gateway Gateway
+	// Settler decides about money whose attempt owns no seat.
+	Settler Settler
 }
 
-// Reason is the reason of a record that a person ended, after
-// booking.ReasonRefused: as with every refused payment the seat stays the
-// candidate's until the deadline.
+// Reason is the reason of a record that a person ended: after
+// booking.ReasonRefused where its attempt has its seat, which as with every refused
+// payment stays the candidate's until the deadline, else after
+// booking.ReasonLapsed.
 const Reason = "resolved"
 
 const (
@@ -76,37 +91,65 @@ var (
 	ErrTransactionUsed = errors.New("this transaction's money is somebody else's, or goes back")
 	// ErrCompleted refuses "not paid" when the gateway, asked when no execute call
 	// could be in flight any more, says that the money has moved. The reconciler
-	// confirms it.
+	// decides about it by itself.
 	ErrCompleted = errors.New("the gateway says that the money has moved")
+	// ErrWhichAttempt asks for the attempt: the candidate has no seat, and not just
+	// one attempt that is open. The error names them.
+	ErrWhichAttempt = errors.New("the attempt must be named")
 )
 
-// Case is what is known of a candidate's seat.
+// Case is what is known of a candidate's attempt.
 type Case struct {
-	Code string
-	Row  booking.Row
+	Code    string
+	Attempt string
+	// Row is the attempt's seat; the zero Row when it owns none. Seat is then the
+	// candidate's by another attempt, which nothing here touches, or zero.
+	Row, Seat booking.Row
 	// Now is the ledger's clock.
 	Now time.Time
 	// Record is nil when there is none, or none that can be read; RecordErr says why.
 	Record    *booking.Record
 	RecordErr error
+	// Beside are the candidate's other attempts that own no seat and whose record is
+	// HELD.
+	Beside []string
 	// Charge is the gateway's present word; without one AskErr says why.
 	Charge booking.Charge
 	AskErr error
 }
 
+// Owns tells whether the attempt has its seat.
+func (c Case) Owns() bool { return c.Row.Attempt != "" }
+
+// Payment is the attempt's; "" when it has none.
+func (c Case) Payment() string {
+	if !c.Owns() && c.Record != nil {
+		return c.Record.PaymentID
+	}
+	return c.Row.Payment
+}
+
 // InDoubt tells whether there is a doubt to end: an execute call whose outcome
 // nobody has heard, a rebuilt row that may have had one, or one whose reconciler
-// has put it off.
+// has put it off; or a record that is HELD, and its attempt owns no seat.
 func (c Case) InDoubt() bool {
+	if !c.Owns() {
+		return c.Record != nil && c.Record.State == booking.StateHeld
+	}
 	if c.Row.Phase == booking.PhasePaid || c.Row.Phase == booking.PhaseNew {
 		return false
 	}
 	return c.Row.Phase == booking.PhasePaying && c.Now.UnixMilli() >= c.Row.Ends || c.Row.Doubt || c.Row.Looks >= 1
 }
 
-// Decision is a person's word on a doubt: the transaction that paid, or "" for not
-// paid.
-type Decision struct{ Transaction string }
+// Decision is a person's word on a doubt.
+type Decision struct {
+	// Attempt is what it is about; "" is the candidate's seat, or without one the
+	// only attempt whose record is HELD.
+	Attempt string
+	// Transaction is what paid; "" for not paid.
+	Transaction string
+}
 
 // Plan is a decision, what is known, and what speaks against it.
 type Plan struct {
@@ -115,30 +158,39 @@ type Plan struct {
 	// Objections refuse the decision unless it is forced; warnings are for the person
 	// to weigh.
 	Objections, Warnings []string
+	// moved is the money of a decision about an attempt without a seat.
+	moved booking.Charge
 }
 
-// Look gathers what is known of the candidate's seat. booking.ErrNotFound when
-// they have none. It changes nothing.
-func (r *Resolver) Look(ctx context.Context, code string) (Case, error) {
-	c := Case{Code: code}
+func (p *Plan) object(format string, args ...any) {
+	p.Objections = append(p.Objections, fmt.Sprintf(format, args...))
+}
+
+func (p *Plan) warn(format string, args ...any) {
+	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
+}
+
+// Look gathers what is known of the attempt; see Decision for an empty one.
+// booking.ErrNotFound when there is no such attempt, ErrWhichAttempt when it must be
+// named. It changes nothing.
+func (r *Resolver) Look(ctx context.Context, code, attempt string) (Case, error) {
+	c := Case{Code: code, Attempt: attempt}
 	var err error
-	if c.Row, c.Now, err = r.row(ctx, code); err != nil {
+	c.Row, c.Now, err = r.row(ctx, code)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
 		return c, fmt.Errorf("seat of %s: %w", code, err)
 	}
-	rec, err := r.Store.Record(ctx, booking.CandidateHash(code), c.Row.Attempt)
-	switch {
-	case err == nil:
-		c.Record = &rec
-	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrUnreadable):
-		c.RecordErr = err
-	default:
+	if attempt != "" && c.Row.Attempt != attempt {
+		c.Row, c.Seat = booking.Row{}, c.Row
+	}
+	if err := r.records(ctx, &c); err != nil {
 		return c, err
 	}
-	if c.Row.Payment == "" {
+	if c.Payment() == "" {
 		c.AskErr = booking.ErrNoPayment
 		return c, nil
 	}
-	c.Charge, c.AskErr = r.ask(ctx, c.Row.Payment)
+	c.Charge, c.AskErr = r.ask(ctx, c.Payment())
 	return c, nil
 }
 
@@ -162,34 +214,38 @@ func (r *Resolver) ask(ctx context.Context, payment string) (booking.Charge, err
 // Plan looks, and holds the decision against what it sees. ErrTransactionUsed when
 // the transaction's money is spoken for. It changes nothing.
 func (r *Resolver) Plan(ctx context.Context, code string, d Decision) (Plan, error) {
-	c, err := r.Look(ctx, code)
+	c, err := r.Look(ctx, code, d.Attempt)
 	p := Plan{Case: c, Decision: d}
 	if err != nil {
 		return p, err
 	}
+	for _, attempt := range c.Beside {
+		p.warn("attempt %s of this candidate is HELD and owns no seat: decide about it by itself", attempt)
+	}
+	if !c.Owns() {
+		return p, r.planLate(ctx, &p)
+	}
 	if c.Row.Payment == "" {
 		return p, fmt.Errorf("seat of %s: %w: there is nothing to decide", code, booking.ErrNoPayment)
 	}
-	object := func(format string, args ...any) { p.Objections = append(p.Objections, fmt.Sprintf(format, args...)) }
-	warn := func(format string, args ...any) { p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...)) }
 	again := d.Transaction != "" && c.Row.Phase == booking.PhasePaid && c.Row.Transaction == d.Transaction
 	if !c.InDoubt() && !again {
-		object("the seat is not in doubt: %s", standing(c))
+		p.object("the seat is not in doubt: %s", standing(c))
 	}
 	completed := c.AskErr == nil && c.Charge.Status == booking.ChargeCompleted
 	switch {
 	case c.AskErr != nil:
-		warn("the gateway gives no clear answer about payment %s: %v", c.Row.Payment, c.AskErr)
+		p.warn("the gateway gives no clear answer about payment %s: %v", c.Row.Payment, c.AskErr)
 	case d.Transaction == "" && completed:
-		object("the gateway says that payment %s is completed, by transaction %s: the reconciler confirms it by itself", c.Row.Payment, c.Charge.Transaction)
+		p.object("the gateway says that payment %s is completed, by transaction %s: the reconciler confirms it by itself", c.Row.Payment, c.Charge.Transaction)
 	case d.Transaction != "" && completed:
 		if err := c.Charge.Check(c.ordered()); err != nil {
-			object("%v", err)
+			p.object("%v", err)
 		} else if c.Charge.Transaction != d.Transaction {
-			object("the gateway says that payment %s is completed by transaction %s, not %s", c.Row.Payment, c.Charge.Transaction, d.Transaction)
+			p.object("the gateway says that payment %s is completed by transaction %s, not %s", c.Row.Payment, c.Charge.Transaction, d.Transaction)
 		}
 	case d.Transaction != "":
-		warn("the gateway says that payment %s is %s, not completed", c.Row.Payment, c.Charge.Status)
+		p.warn("the gateway says that payment %s is %s, not completed", c.Row.Payment, c.Charge.Status)
 	}
 	if d.Transaction == "" {
 		return p, nil
@@ -197,20 +253,33 @@ func (r *Resolver) Plan(ctx context.Context, code string, d Decision) (Plan, err
 	if err := r.unused(ctx, c, d.Transaction); err != nil {
 		return p, err
 	}
-	call, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	t, err := r.Gateway.Search(call, d.Transaction)
-	switch {
-	case err != nil:
-		warn("the gateway does not confirm transaction %s: %v", d.Transaction, err)
-	case !t.Found:
-		warn("the gateway does not confirm transaction %s: it does not know it", d.Transaction)
-	case !t.Completed:
-		warn("the gateway does not confirm transaction %s: it has not completed", d.Transaction)
-	case t.Amount != c.Row.Amount || t.Currency != c.Row.Currency:
-		object("transaction %s moved %s %s, and the seat costs %s %s", d.Transaction, t.Amount, t.Currency, c.Row.Amount, c.Row.Currency)
+	t := r.search(ctx, &p)
+	if t.Completed && (t.Amount != c.Row.Amount || t.Currency != c.Row.Currency) {
+		p.object("transaction %s moved %s %s, and the seat costs %s %s", d.Transaction, t.Amount, t.Currency, c.Row.Amount, c.Row.Currency)
 	}
 	return p, nil
+}
+
+// search wants the gateway's word on the transaction; what it does not confirm is
+// a warning, and then the answer is empty.
+func (r *Resolver) search(ctx context.Context, p *Plan) booking.TransactionAnswer {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	transaction := p.Decision.Transaction
+	t, err := r.Gateway.Search(ctx, transaction)
+	switch {
+	case err != nil:
+		p.warn("the gateway does not confirm transaction %s: %v", transaction, err)
+	case !t.Found:
+		p.warn("the gateway does not confirm transaction %s: it does not know it", transaction)
+	case !t.Completed:
+		p.warn("the gateway does not confirm transaction %s: it has not completed", transaction)
+	case t.Transaction != transaction:
+		p.warn("the gateway does not confirm transaction %s: it answered about another", transaction)
+	default:
+		return t
+	}
+	return booking.TransactionAnswer{}
 }
 
 // ordered is what a completed charge is compared with.
@@ -229,8 +298,10 @@ func standing(c Case) string {
 
 // unused wants the transaction to be nobody else's: one payment, one seat.
 func (r *Resolver) unused(ctx context.Context, c Case, transaction string) error {
-	_, err := r.Store.Refund(ctx, transaction)
+	refund, err := r.Store.Refund(ctx, transaction)
 	switch {
+	case err == nil && !c.Owns() && refund.Attempt == c.Attempt && refund.PaymentID == c.Payment():
+		return nil // decided before: the same decision again
 	case err == nil:
 		return fmt.Errorf("transaction %s has a refund record: %w", transaction, ErrTransactionUsed)
 	case !errors.Is(err, booking.ErrNotFound):
@@ -242,7 +313,7 @@ func (r *Resolver) unused(ctx context.Context, c Case, transaction string) error
 			continue // the audit names it
 		case err != nil:
 			return fmt.Errorf("look for transaction %s: %w", transaction, err)
-		case rec.Transaction == transaction && rec.Attempt != c.Row.Attempt:
+		case rec.Transaction == transaction && rec.Attempt != c.Attempt:
 			return fmt.Errorf("transaction %s paid for attempt %s: %w", transaction, rec.Attempt, ErrTransactionUsed)
 		}
 	}
@@ -254,6 +325,8 @@ type Done struct {
 	// Row and Record are as they are now.
 	Row    booking.Row
 	Record booking.RecordState
+	// Refund is set when the money found no seat and goes back.
+	Refund *booking.Refund
 	// Warnings came up on the way.
 	Warnings []string
 }
@@ -265,7 +338,12 @@ func (r *Resolver) Carry(ctx context.Context, p Plan, force bool) (Done, error) 
 	if len(p.Objections) > 0 && !force {
 		return Done{}, ErrObjection
 	}
-	if p.Decision.Transaction != "" {
+	switch {
+	case !p.Case.Owns() && p.Decision.Transaction != "":
+		return r.late(ctx, p)
+	case !p.Case.Owns():
+		return r.endRecord(ctx, p)
+	case p.Decision.Transaction != "":
 		return r.paid(ctx, p)
 	}
 	return r.notPaid(ctx, p, force)

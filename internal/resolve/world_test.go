@@ -2,8 +2,6 @@ package resolve_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
 	"holdfast/internal/reconcile"
+	"holdfast/internal/redisproc"
 	"holdfast/internal/resolve"
 	"holdfast/internal/settle"
 	store "holdfast/internal/store/sqlite"
@@ -35,7 +34,9 @@ const (
 // it.
 type world struct {
 	*bookingtest.World
+	seats    bookingtest.RedisSeats
 	gate     *admission.Gate
+	pair     *redisproc.Pair // nil in-process
 	rdb      *redis.Client
 	wallet   *wallet
 	resolver *resolve.Resolver
@@ -81,50 +82,51 @@ func (l *ledger) Extend(ctx context.Context, code, attempt, run string, by time.
 	return l.gate.Extend(ctx, code, attempt, run, by, missed, after)
 }
 
-// seats reads the ledger past its scripts.
-type seats struct {
-	*admission.Gate
-	rdb *redis.Client
-}
-
-func (s seats) Rows(ctx context.Context) (map[string]booking.Row, error) {
-	raw, err := s.rdb.HGetAll(ctx, prefix+"adm:seen").Result()
-	if err != nil {
-		return nil, err
-	}
-	rows := map[string]booking.Row{}
-	for code, text := range raw {
-		var row booking.Row
-		if err := json.Unmarshal([]byte(text), &row); err != nil {
-			return nil, fmt.Errorf("row of %s: %w", code, err)
-		}
-		rows[code] = row
-	}
-	return rows, nil
-}
-
-func (s seats) Looks(ctx context.Context) (map[string]int64, error) {
-	all, err := s.rdb.ZRangeWithScores(ctx, prefix+"adm:due", 0, -1).Result()
-	looks := map[string]int64{}
-	for _, z := range all {
-		code, _ := z.Member.(string)
-		looks[code] = int64(z.Score)
-	}
-	return looks, err
-}
-
+// open is a world on a Redis inside the test, without replicas.
 func open(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
+	return openOn(t, testenv.Mini(t), 0)
+}
+
+// onPair is a world on a primary and a replica that must acknowledge.
+func onPair(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	pair := testenv.Pair(t)
+	w := openOn(t, pair.Primary.Addr(), 1)
+	w.pair = pair
+	return w
+}
+
+// cut freezes the replica, so that nothing is acknowledged; heal undoes it.
+func (w *world) cut(t *testing.T) {
+	t.Helper()
+	if err := w.pair.Replicas[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// heal returns when the replica acknowledges again.
+func (w *world) heal(t *testing.T) {
+	t.Helper()
+	if err := w.pair.Replicas[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() error { return w.gate.Acknowledges(t.Context()) })
+}
+
+func openOn(t *testing.T, addr string, acks int) *world {
+	t.Helper()
 	clock, log := new(bookingtest.Clock), slog.New(slog.DiscardHandler)
-	rdb := admission.NewClient(admission.ClientConfig{Addr: testenv.Mini(t), Pool: 32})
+	rdb := admission.NewClient(admission.ClientConfig{Addr: addr, Pool: 32})
 	t.Cleanup(func() { _ = rdb.Close() })
 	keys, err := admission.NewKeys(prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	gate, err := admission.New(rdb, admission.Options{
-		Keys: keys, Acks: 0, ClockOffset: clock.Offset, Log: log, Registerer: prometheus.NewRegistry(),
+		Keys: keys, Acks: acks, ClockOffset: clock.Offset, Log: log, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -134,11 +136,11 @@ func open(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = records.Close() })
-	w := &world{World: bookingtest.NewWorld(clock, gate, seats{gate, rdb}, records), gate: gate, rdb: rdb}
+	seats := bookingtest.NewRedisSeats(rdb, prefix, gate)
+	w := &world{World: bookingtest.NewWorld(clock, gate, seats, records), seats: seats, gate: gate, rdb: rdb}
 	w.Open(t, bookingtest.Sale(), 8)
 	t.Cleanup(w.Background.Wait)
 	w.wallet = &wallet{Gateway: w.Gateway, transactions: map[string]booking.TransactionAnswer{}}
-	w.resolver = &resolve.Resolver{Ledger: w.Ledger, Store: w.Store, Gateway: w.wallet}
 	w.holds = &resolve.Holds{Ledger: &ledger{Ledger: w.Ledger, gate: gate}, Store: w.Store}
 	settler, err := settle.New(settle.Deps{
 		Ledger: w.Ledger, Gateway: w.Gateway, Store: w.Store, Mailer: w.Mailer, Sale: gate, Background: w.Background,
@@ -148,6 +150,7 @@ func open(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.resolver = &resolve.Resolver{Ledger: w.Ledger, Store: w.Store, Gateway: w.wallet, Settler: settler}
 	w.sweeper, err = reconcile.New(reconcile.Deps{
 		Ledger: w.Ledger, Gateway: w.Gateway, Settler: settler, Store: w.Store,
 		Every: time.Second, Budget: time.Minute, Width: 8, QueriesPerSecond: 1000,

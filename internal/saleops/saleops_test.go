@@ -1,9 +1,7 @@
 package saleops_test
 
 import (
-	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -49,38 +47,6 @@ type world struct {
 	errors  *strings.Builder
 }
 
-// seats reads the ledger past its scripts.
-type seats struct {
-	*admission.Gate
-	rdb *redis.Client
-}
-
-func (s seats) Rows(ctx context.Context) (map[string]booking.Row, error) {
-	raw, err := s.rdb.HGetAll(ctx, prefix+"adm:seen").Result()
-	if err != nil {
-		return nil, err
-	}
-	rows := map[string]booking.Row{}
-	for code, text := range raw {
-		var row booking.Row
-		if err := json.Unmarshal([]byte(text), &row); err != nil {
-			return nil, fmt.Errorf("row of %s: %w", code, err)
-		}
-		rows[code] = row
-	}
-	return rows, nil
-}
-
-func (s seats) Looks(ctx context.Context) (map[string]int64, error) {
-	all, err := s.rdb.ZRangeWithScores(ctx, prefix+"adm:due", 0, -1).Result()
-	looks := map[string]int64{}
-	for _, z := range all {
-		code, _ := z.Member.(string)
-		looks[code] = int64(z.Score)
-	}
-	return looks, err
-}
-
 // empty is an empty Redis, an empty store and an empty queue.
 func empty(t *testing.T) *world {
 	t.Helper()
@@ -110,7 +76,7 @@ func empty(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.queue.Close() })
-	w.World = bookingtest.NewWorld(clock, gate, seats{gate, w.rdb}, records)
+	w.World = bookingtest.NewWorld(clock, gate, bookingtest.NewRedisSeats(w.rdb, prefix, gate), records)
 	w.ops = &saleops.Ops{
 		Ledger: w.Ledger, Store: w.Store, Queue: w.queue, Gateway: w.Gateway,
 		Log: slog.New(slog.NewTextHandler(w.errors, &slog.HandlerOptions{Level: slog.LevelError})),

@@ -67,7 +67,7 @@ func (s *session) printReport(r saleops.Report) error {
 	if r.Open {
 		state = "open"
 	}
-	fmt.Fprintf(&b, "sale %s, epoch %s, %s, read %s\n\n", r.Sale, r.Epoch, state, r.At.Format(time.RFC3339))
+	fmt.Fprintf(&b, "sale %s, epoch %s, %s, read %s\n\n", r.Sale, r.Epoch, state, r.At.UTC().Format(time.RFC3339))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RULE\tVERDICT\tFIGURE\tIN FLIGHT\tWHAT")
 	broken, unseen := 0, 0

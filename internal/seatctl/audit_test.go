@@ -118,10 +118,7 @@ func (s *still) notify(t *testing.T, id string, ago time.Duration) {
 // lose takes the booking's seat out of the ledger.
 func (s *still) lose(t *testing.T, b bookingtest.Booking) {
 	t.Helper()
-	s.do(t, "HDEL", "adm:seen", b.Code)
-	s.do(t, "ZREM", "adm:due", b.Code)
-	s.do(t, "DECR", "adm:total")
-	s.do(t, "DECR", "adm:level:"+b.Record.Level)
+	bookingtest.NewRedisSeats(s.rdb, admission.DefaultPrefix, s.gate).Lose(t, b)
 }
 
 // do runs a command on a key, past the scripts.

@@ -21,6 +21,7 @@ type bookingsResolveCommand struct {
 	Code    string `arg:"" help:"Candidate code."`
 	Paid    string `help:"It is paid, by this transaction of the gateway." xor:"word" required:"" placeholder:"TRANSACTION"`
 	NotPaid bool   `help:"It is not paid, and will not be." xor:"word" required:""`
+	Attempt string `help:"Which attempt. Without it the candidate's seat, or else the only attempt whose record is HELD." placeholder:"ID"`
 	Reason  string `help:"Why; told again in what it did. Name no person." required:"" placeholder:"TEXT"`
 	Force   bool   `help:"Against the objections that it names."`
 	Yes     bool   `help:"Do it without asking."`
@@ -29,9 +30,9 @@ type bookingsResolveCommand struct {
 
 // Help is kong's detailed help.
 func (*bookingsResolveCommand) Help() string {
-	return `For a seat that is kept because nobody knows whether it was paid. It shows the
-row, the record and the gateway's present word, and what speaks against your
-decision, before it does anything.
+	return `For a seat that is kept because nobody knows whether it was paid, and for an attempt
+that is in doubt and owns no seat. It shows the row, the record and the gateway's
+present word, and what speaks against your decision, before it does anything.
 
 --paid settles the seat with the transaction; the record follows, the mail is a
 sweep's. --not-paid ends the payment as a refused one; it never gives the seat
@@ -40,31 +41,39 @@ there is no money. Refused, unless --force: a seat that is not in doubt, and wha
 the gateway contradicts. A transaction that paid for another seat or goes back is
 refused always.
 
-Exit status: 0 decided; 1 refused, not agreed, or not finished; 2 it could not be
-run.
+Without a seat, --paid has the ledger decide once about the money of the transaction:
+the attempt gets a seat after all, if one is free and its candidate has none, or
+there is a refund. --not-paid ends the record. A seat that the candidate has by
+another attempt stays as it is.
+
+Exit status: 0 decided, as a refund, too; 1 refused, not agreed, or not finished; 2 it
+could not be run.
 
 Example:
-  seatctl bookings resolve AB-1001 --paid CK250NROQ5 --reason "merchant portal, ticket 12" --data data/local`
+  seatctl bookings resolve AB-1001 --paid CK250NROQ5 --reason "merchant portal, ticket 12" --data data/local
+  seatctl bookings resolve AB-1001 --attempt 1ngtsa07kq3m-01m8qw4tg04f8r2tqz9e6wn1bd --not-paid --reason "portal"`
 }
 
 // resolved is what the command tells.
 type resolved struct {
-	Code        string   `json:"code"`
-	Attempt     string   `json:"attempt"`
-	Payment     string   `json:"payment"`
-	Paid        bool     `json:"paid"`
-	Transaction string   `json:"transaction,omitempty"`
-	Reason      string   `json:"reason"`
-	Forced      bool     `json:"forced"`
-	Objections  []string `json:"objections"`
-	Warnings    []string `json:"warnings"`
-	Before      standing `json:"before"`
-	After       standing `json:"after"`
+	Code    string `json:"code"`
+	Attempt string `json:"attempt"`
+	Payment string `json:"payment"`
+	Paid    bool   `json:"paid"`
+	// Refund is set when the money found no seat and goes back.
+	Refund      *booking.Refund `json:"refund,omitempty"`
+	Transaction string          `json:"transaction,omitempty"`
+	Reason      string          `json:"reason"`
+	Forced      bool            `json:"forced"`
+	Objections  []string        `json:"objections"`
+	Warnings    []string        `json:"warnings"`
+	Before      standing        `json:"before"`
+	After       standing        `json:"after"`
 	// Follows is what happens next, by itself.
 	Follows string `json:"follows"`
 }
 
-// standing is where row and record stand.
+// standing is where row and record stand; no phase is no seat.
 type standing struct {
 	Phase  booking.Phase       `json:"phase"`
 	Record booking.RecordState `json:"record"`
@@ -101,19 +110,26 @@ func (c *bookingsResolveCommand) Run(s *session) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	return s.resolve(c, o.Resolver(), code, by)
+	resolver, err := o.Resolver()
+	if err != nil {
+		return err
+	}
+	return s.resolve(c, resolver, code, by)
 }
 
 func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, by string) error {
-	p, err := r.Plan(s.ctx, code, resolve.Decision{Transaction: c.Paid})
-	if p.Case.Row.Attempt != "" {
+	p, err := r.Plan(s.ctx, code, resolve.Decision{Attempt: c.Attempt, Transaction: c.Paid})
+	if p.Case.Owns() || p.Case.Record != nil {
 		if err := s.showCase(p); err != nil {
 			return err
 		}
 	}
 	switch {
-	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrNoPayment), errors.Is(err, resolve.ErrTransactionUsed):
+	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrNoPayment), errors.Is(err, resolve.ErrTransactionUsed),
+		errors.Is(err, booking.ErrUnreadable):
 		return wrong(fmt.Errorf("%w: nothing was changed", err))
+	case errors.Is(err, resolve.ErrWhichAttempt):
+		return fmt.Errorf("--attempt: %w", err)
 	case err != nil:
 		return err
 	case len(p.Objections) > 0 && !c.Force:
@@ -123,11 +139,11 @@ func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, 
 	if c.Paid != "" {
 		word = "PAID by transaction " + c.Paid
 	}
-	if !c.Yes && !s.agreed(fmt.Sprintf("This decides, by the word of %s, that payment %s is %s. Go on? [y/N] ", by, p.Case.Row.Payment, word)) {
+	if !s.agreed(c.Yes, fmt.Sprintf("This decides, by the word of %s, that payment %s is %s%s.", by, p.Case.Payment(), word, follow(p))) {
 		return wrong(errors.New("not agreed: nothing was changed"))
 	}
 	out := resolved{
-		Code: code, Attempt: p.Case.Row.Attempt, Payment: p.Case.Row.Payment, Paid: c.Paid != "", Transaction: c.Paid, Reason: c.Reason,
+		Code: code, Attempt: p.Case.Attempt, Payment: p.Case.Payment(), Paid: c.Paid != "", Transaction: c.Paid, Reason: c.Reason,
 		Forced: len(p.Objections) > 0, Objections: append([]string{}, p.Objections...), Before: standing{Phase: p.Case.Row.Phase},
 	}
 	if p.Case.Record != nil {
@@ -135,10 +151,10 @@ func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, 
 	}
 	done, err := r.Carry(s.ctx, p, c.Force)
 	out.Warnings = append(append([]string{}, p.Warnings...), done.Warnings...)
-	out.After, out.Follows = standing{done.Row.Phase, done.Record}, follows(p, done)
+	out.After, out.Refund, out.Follows = standing{done.Row.Phase, done.Record}, done.Refund, follows(p, done)
 	attrs := []slog.Attr{
 		slog.String("attempt", out.Attempt), slog.String("payment", out.Payment), slog.Bool("paid", out.Paid),
-		slog.String("transaction", out.Transaction), slog.Bool("forced", out.Forced), out.Before.attr("before"), out.After.attr("after"),
+		slog.String("transaction", out.Transaction), slog.Bool("refund", out.Refund != nil), slog.Bool("forced", out.Forced), out.Before.attr("before"), out.After.attr("after"),
 	}
 	if err != nil {
 		s.logChange(by, "bookings resolve", c.Reason, append(attrs, slog.Any("error", err))...)
@@ -159,8 +175,19 @@ func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, 
 func (s *session) showCase(p resolve.Plan) error {
 	c, row := p.Case, p.Case.Row
 	w := tabwriter.NewWriter(s.stderr, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "candidate\t%s, level %s, %s %s, now %s\n", c.Code, row.Level, row.Amount, row.Currency, c.Now.UTC().Format(time.RFC3339))
-	fmt.Fprintf(w, "row\t%s, attempt %s, payment %s, deadline %s\n", row.Phase, row.Attempt, orDash(row.Payment), millis(row.Deadline))
+	level, amount, currency := row.Level, row.Amount, row.Currency
+	if !c.Owns() && c.Record != nil {
+		level, amount, currency = c.Record.Level, c.Record.Amount, c.Record.Currency
+	}
+	fmt.Fprintf(w, "candidate\t%s, level %s, %s %s, now %s\n", c.Code, level, amount, currency, c.Now.UTC().Format(time.RFC3339))
+	if c.Owns() {
+		fmt.Fprintf(w, "row\t%s, attempt %s, payment %s, deadline %s\n", row.Phase, row.Attempt, orDash(row.Payment), millis(row.Deadline))
+	} else {
+		fmt.Fprintf(w, "row\tnone of attempt %s, payment %s\n", c.Attempt, orDash(c.Payment()))
+	}
+	if c.Seat.Attempt != "" {
+		fmt.Fprintf(w, "\tthe candidate's seat is %s, by attempt %s: it stays as it is\n", c.Seat.Phase, c.Seat.Attempt)
+	}
 	switch row.Phase {
 	case booking.PhasePaying:
 		fmt.Fprintf(w, "\tpaying until %s, looked at %d times in doubt\n", millis(row.Ends), row.Looks)
@@ -196,8 +223,26 @@ func millis(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format(time.RFC3339)
 }
 
+// follow is what the decision will do, where that is not plain.
+func follow(p resolve.Plan) string {
+	switch {
+	case p.Case.Owns():
+		return ""
+	case p.Decision.Transaction == "":
+		return ", and ends its record: it owns no seat"
+	}
+	return ". It owns no seat:\nthe ledger decides whether it gets one after all, or the money goes back"
+}
+
 // follows says what happens by itself after the decision.
 func follows(p resolve.Plan, done resolve.Done) string {
+	if r := done.Refund; r != nil {
+		return fmt.Sprintf("No seat could be given for it (%s): %s go back. The refund is %s; it is sent by itself where that is set, else by seatctl refunds retry %s.",
+			r.Reason, money(*r), r.State, r.Transaction)
+	}
+	if !p.Case.Owns() && p.Decision.Transaction == "" {
+		return "Its record is ended. A notification of the gateway about its money would still be followed."
+	}
 	if p.Decision.Transaction != "" {
 		return "The confirmation mail is sent by a sweep, within about a minute."
 	}

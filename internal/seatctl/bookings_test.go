@@ -64,3 +64,53 @@ func TestBookings_APersonEndsADoubt(t *testing.T) {
 	decide("", "C0001", "--paid", "TX9", "--not-paid").want(t, 2, "--not-paid")
 	run(t, "", "bookings", "resolve", "C0001", "--not-paid", "--reason", " ", "--data", s.data).want(t, 2, "say why")
 }
+
+// The seat is gone, the record is not; the candidate may have another seat by now.
+func TestBookings_APersonEndsADoubtWithoutASeat(t *testing.T) {
+	t.Parallel()
+	s := stopped(t, 5*time.Minute)
+	seat, back, over := s.Held(t, 1, "N1"), s.Held(t, 2, "N1"), s.Held(t, 3, "N1")
+	for _, b := range []bookingtest.Booking{seat, back, over} {
+		s.lose(t, b)
+	}
+	other := s.Held(t, 2, "N2")
+	s.serve(t, 0)
+	decide := func(stdin, code string, args ...string) result {
+		return run(t, stdin, append([]string{"bookings", "resolve", code, "--data", s.data, "--reason", "portal"}, args...)...)
+	}
+	want := func(b bookingtest.Booking, state booking.RecordState) {
+		t.Helper()
+		if got := s.State(t, b); got != state {
+			t.Errorf("record of %s: got %s, want %s", b.Code, got, state)
+		}
+	}
+
+	decide("", seat.Code, "--paid", "TX1").want(t, 1, "none of attempt "+seat.Attempt, "HELD", "no clear answer",
+		"the ledger decides whether it gets one after all, or the money goes back", "not agreed: nothing was changed")
+	want(seat, booking.StateHeld)
+	decide("y\n", seat.Code, "--paid", "TX1").want(t, 0, "is PAID by transaction TX1: portal", "mail is sent by a sweep",
+		`"before":{"phase":"","record":"HELD"},"after":{"phase":"paid","record":"PAID"}`)
+	want(seat, booking.StatePaid)
+
+	decide("", back.Code, "--not-paid", "--yes").want(t, 1, "attempt "+back.Attempt+" of this candidate is HELD and owns no seat", "not in doubt: it is held")
+	got := decide("", back.Code, "--attempt", back.Attempt, "--paid", "TX2", "--yes", "--json")
+	got.want(t, 0, "the candidate's seat is held, by attempt "+other.Attempt+": it stays as it is", "seatctl refunds retry TX2")
+	var out struct {
+		Refund *booking.Refund
+		After  struct{ Phase, Record string }
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || out.Refund == nil || out.Refund.Reason != "candidate" || out.After.Phase != "" || out.After.Record != "RELEASED" {
+		t.Errorf("--json: got %s, %v, want a refund, and the record RELEASED", got.stdout, err)
+	}
+	want(back, booking.StateReleased)
+	if row := s.row(t, other); row.Attempt != other.Attempt || row.Phase != booking.PhaseHeld {
+		t.Errorf("the other seat: got %+v, want it as it was", row)
+	}
+	run(t, "", "refunds", "list", "--data", s.data).want(t, 0, "TX2", "1 open")
+	decide("", back.Code, "--attempt", back.Attempt, "--paid", "TX2", "--yes").want(t, 0, "No seat could be given for it (candidate)")
+
+	decide("y\n", over.Code, "--not-paid").want(t, 0, "is NOT PAID, and ends its record: it owns no seat", "Its record is ended")
+	want(over, booking.StateReleased)
+	decide("", over.Code, "--not-paid", "--yes").want(t, 2, "--attempt", over.Attempt)
+	decide("", over.Code, "--attempt", "nothing", "--not-paid", "--yes").want(t, 1, "not found: nothing was changed")
+}

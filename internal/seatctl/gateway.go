@@ -20,7 +20,7 @@ type gatewayCommands struct {
 
 type gatewayCheckCommand struct {
 	Callback string `help:"Callback address for the payment. Without it that of the deployment, by HOLDFAST_PUBLIC_URL or HOLDFAST_STATUS_URL." placeholder:"URL"`
-	Yes      bool   `help:"Use one of the hour's two grants without asking, where there is no valid token."`
+	Yes      bool   `help:"Use one of the hour's few grants without asking, where there is no valid token."`
 	JSON     bool   `help:"Print one JSON document."`
 }
 
@@ -30,7 +30,7 @@ func (*gatewayCheckCommand) Help() string {
 sale's smallest fee under an invoice number that is no booking's (CHECK-...) and
 asks about it. Nothing executes it, so no money moves, and it lapses by itself.
 A valid token is used as it is; only without one, and after it was agreed to, one
-of the hour's two grants is used. At the end it says what a person must try by
+of the hour's few grants is used. At the end it says what a person must try by
 hand.
 
 Exit status: 0 every step went well; 1 one did not, or a grant was not agreed to;
@@ -138,6 +138,7 @@ func (s *session) checkGateway(c *gatewayCheckCommand, o *app.Operator, by strin
 		fee = min(fee, l.Fee)
 	}
 	out.Invoice = "CHECK-" + time.Now().UTC().Format("20060102T150405Z") + "-" + rand.Text()[:8]
+	fmt.Fprintf(s.stderr, "A payment of %s %s is created at %s, and asked about; nothing executes it.\n", fee, sale.Currency, out.Gateway)
 	p, err := client.Create(s.ctx, booking.Order{
 		Invoice: out.Invoice, Amount: fee, Currency: sale.Currency, CallbackURL: out.Callback, Reference: "CHECK",
 	})
@@ -161,11 +162,11 @@ func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, by string,
 	case err != nil:
 		return out.step("token", err, "")
 	case !st.ValidUntil.IsZero():
-		return out.step("token", nil, "valid until %s, %d of 2 grants left this hour, none used", st.ValidUntil.UTC().Format(time.RFC3339), st.GrantsLeft)
+		return out.step("token", nil, "valid until %s, %d of %d grants left this hour, none used", st.ValidUntil.UTC().Format(time.RFC3339), st.GrantsLeft, st.GrantsAnHour)
 	case st.GrantsLeft == 0:
-		return out.step("token", fmt.Errorf("there is none, and the hour's two grants are used up: next at %s", st.NextGrant.UTC().Format(time.RFC3339)), "")
+		return out.step("token", fmt.Errorf("there is none, and the hour's %d grants are used up: next at %s", st.GrantsAnHour, st.NextGrant.UTC().Format(time.RFC3339)), "")
 	}
-	if !c.Yes && !s.agreed(fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's 2;\nthe fleet shares them. Go on? [y/N] ", st.GrantsLeft)) {
+	if !s.agreed(c.Yes, fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)) {
 		return out.step("token", errors.New("there is none, and using a grant was not agreed to"), "")
 	}
 	err = o.GrantToken(s.ctx)
@@ -174,7 +175,7 @@ func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, by string,
 		out.Granted, out.GrantsLeft = err == nil && after.GrantsLeft < st.GrantsLeft, after.GrantsLeft
 	}
 	s.logChange(by, "gateway check: grant token", "no valid token", slog.Int("before", st.GrantsLeft), slog.Int("after", out.GrantsLeft))
-	return out.step("token", err, "granted, valid until %s, %d of 2 grants left this hour", after.ValidUntil.UTC().Format(time.RFC3339), out.GrantsLeft)
+	return out.step("token", err, "granted, valid until %s, %d of %d grants left this hour", after.ValidUntil.UTC().Format(time.RFC3339), out.GrantsLeft, st.GrantsAnHour)
 }
 
 // querier is the gateway asked about a payment.

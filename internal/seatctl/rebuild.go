@@ -127,8 +127,9 @@ func (c *rebuildCommand) sale(s *session, o *app.Operator) (booking.Sale, error)
 // confirm wants the sale's name, so that nobody rebuilds another one.
 func (c *rebuildCommand) confirm(s *session, name string) error {
 	typed := c.Confirm
+	fmt.Fprintf(s.stderr, "This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid.\n", name)
 	if typed == "" {
-		fmt.Fprintf(s.stderr, "This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid. Type the sale's name: ", name)
+		fmt.Fprint(s.stderr, "Type the sale's name: ")
 		line, err := bufio.NewReader(s.stdin).ReadString('\n')
 		if err != nil && line == "" {
 			return wrong(errors.New("the sale's name was not typed: nothing was changed"))

@@ -139,7 +139,7 @@ func (s *session) printRefunds(open []booking.Refund) error {
 	fmt.Fprintln(w, "TRANSACTION\tPAYMENT\tAMOUNT\tLEVEL\tKIND\tREASON\tSTATE\tDECIDED\tSENT\tTROUBLE")
 	for _, r := range open {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Transaction, r.PaymentID, money(r), r.Level, r.Kind, r.Reason,
-			r.State, r.DecidedAt.Format(time.RFC3339), timeOrDash(r.SentAt), orDash(strings.Join(strings.Fields(r.Trouble), " ")))
+			r.State, r.DecidedAt.UTC().Format(time.RFC3339), timeOrDash(r.SentAt), orDash(strings.Join(strings.Fields(r.Trouble), " ")))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -173,7 +173,7 @@ func timeOrDash(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.Format(time.RFC3339)
+	return t.UTC().Format(time.RFC3339)
 }
 
 func orDash(s string) string {
@@ -229,7 +229,9 @@ func (s *session) retryRefunds(c *refundsRetryCommand, by string) func(refundSer
 	return func(svc refundService) error {
 		todo := []booking.Refund{{Transaction: c.Transaction}}
 		var unreadable []error
-		if c.All {
+		if !c.All {
+			fmt.Fprintf(s.stderr, "The refund of transaction %s is sent, or asked about if it was sent before.\n", c.Transaction)
+		} else {
 			var err error
 			if todo, unreadable, err = readRefunds(svc.List(s.ctx)); err != nil {
 				return err
@@ -284,7 +286,7 @@ func retry(ctx context.Context, svc refundService, transaction string) attempted
 		out.Refund = &r
 	}
 	if errors.Is(err, refund.ErrBusy) && !r.ClaimUntil.IsZero() {
-		out.err = fmt.Errorf("%w, until %s at the latest", err, r.ClaimUntil.Format(time.RFC3339))
+		out.err = fmt.Errorf("%w, until %s at the latest", err, r.ClaimUntil.UTC().Format(time.RFC3339))
 	}
 	if out.err != nil {
 		out.Error = out.err.Error()
@@ -333,7 +335,7 @@ type settled struct {
 
 func (s *session) settleRefund(c *refundsSettleCommand, by string) func(refundService) error {
 	return func(svc refundService) error {
-		if !c.Yes && !s.agreed(fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more. Go on? [y/N] ", c.Transaction, by)) {
+		if !s.agreed(c.Yes, fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more.", c.Transaction, by)) {
 			return wrong(errors.New("not agreed: nothing was changed"))
 		}
 		did, err := svc.SettleByHand(s.ctx, c.Transaction, by, strings.TrimSpace(c.Reason))
@@ -342,7 +344,7 @@ func (s *session) settleRefund(c *refundsSettleCommand, by string) func(refundSe
 		s.logRefund(by, "refunds settle", strings.TrimSpace(c.Reason), r, errors.Join(err, did.Doubt))
 		switch {
 		case errors.Is(err, refund.ErrDone):
-			return wrong(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.DoneBy, r.DoneAt.Format(time.RFC3339)))
+			return wrong(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.DoneBy, r.DoneAt.UTC().Format(time.RFC3339)))
 		case err != nil:
 			return wrong(fmt.Errorf("not settled: %w", err))
 		}
@@ -375,9 +377,14 @@ func (s *session) logRefund(by, what, reason string, r booking.Refund, err error
 	s.logChange(by, what, reason, attrs...)
 }
 
-// agreed asks a question whose answer is no unless somebody says yes.
-func (s *session) agreed(question string) bool {
-	fmt.Fprint(s.stderr, question)
+// agreed says what will be done, and asks whether it should be unless that was told
+// before; the answer is no unless somebody says yes.
+func (s *session) agreed(yes bool, what string) bool {
+	if yes {
+		fmt.Fprintln(s.stderr, what)
+		return true
+	}
+	fmt.Fprint(s.stderr, what, " Go on? [y/N] ")
 	line, _ := bufio.NewReader(s.stdin).ReadString('\n') // what did not come is no
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":

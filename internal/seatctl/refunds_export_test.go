@@ -61,5 +61,22 @@ func RunRefunds(ctx context.Context, data, stdin string, args ...string) (code i
 	return code, out.String(), errs.String()
 }
 
+// Commands are all that can be run, as one types them.
+func Commands() ([]string, error) {
+	parser, err := kong.New(&commands{}, kong.Name("seatctl"))
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, leaf := range parser.Model.Leaves(true) {
+		path := leaf.Name
+		for n := leaf.Parent; n != nil && n.Type == kong.CommandNode; n = n.Parent {
+			path = n.Name + " " + path
+		}
+		out = append(out, path)
+	}
+	return out, nil
+}
+
 // OperatorOf is who runs the program.
 func OperatorOf(u *user.User, getenv func(string) string) string { return operatorOf(u, getenv) }

@@ -35,13 +35,14 @@ const (
 type commands struct {
 	Data string `help:"Folder of a local run, whose holdfast.env names the deployment. Without it the HOLDFAST_* variables do." placeholder:"DIR"`
 
-	Audit    auditCommand    `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
-	Rebuild  rebuildCommand  `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
-	Holds    holdsCommand    `cmd:"" help:"Holds: give lost time back."`
-	Bookings bookingsCommand `cmd:"" help:"Bookings: end a payment in doubt."`
-	Refunds  refundsCommand  `cmd:"" help:"Refunds: list, retry, settle."`
-	Gateway  gatewayCommands `cmd:"" help:"The payment gateway: try it."`
-	Bench    benchCommand    `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds."`
+	Audit         auditCommand         `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
+	Rebuild       rebuildCommand       `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
+	Holds         holdsCommand         `cmd:"" help:"Holds: give lost time back."`
+	Bookings      bookingsCommand      `cmd:"" help:"Bookings: end a payment in doubt."`
+	Refunds       refundsCommand       `cmd:"" help:"Refunds: list, retry, settle."`
+	Notifications notificationsCommand `cmd:"" help:"Notifications of the gateway: list, close."`
+	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
+	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds."`
 }
 
 const description = `The operator's tool of a Holdfast sale.

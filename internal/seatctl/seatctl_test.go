@@ -242,9 +242,14 @@ func dropMessages(ctx context.Context, q *queue.Queue) error {
 
 func TestSeatctl_HelpHasAnExampleAndExitCodes(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{nil, {"audit"}, {"rebuild"}, {"holds", "extend"}, {"bookings", "resolve"}, {"gateway", "check"}, {"bench", "hotpath"}, {"bench", "alternatives"}} {
-		run(t, "", append(args, "--help")...).want(t, 0, "Example:", "Exit status:", "seatctl "+strings.Join(args, " "))
+	all, err := seatctl.Commands()
+	if err != nil || len(all) < 10 {
+		t.Fatalf("commands: got %q, %v, want ten at least", all, err)
 	}
+	for _, command := range all {
+		run(t, "", append(strings.Fields(command), "--help")...).want(t, 0, "--json", "Example:", "Exit status: 0 ", "seatctl "+command)
+	}
+	run(t, "", "--help").want(t, 0, "Example:", "Exit status: 0 ")
 }
 
 func TestSeatctl_SaysWhyItCannotRun(t *testing.T) {
