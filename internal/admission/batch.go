@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,9 +42,11 @@ type job struct {
 	idem   string // key of the idempotency entry, or ""
 	body   string // hash of what was asked for; only with a key
 
-	// What the script is sent of it beside the above; set by each run.
-	emailKey, levelKey string
-	wanted             int64
+	// What the script is sent of it beside the request; set by each run.
+	emailKey string
+	level    int    // number of its level among the batch's
+	rest     []byte // what only a seat needs
+	room     [64]byte
 
 	// signal carries one message at a time; the outcome is set before the last.
 	signal  chan signal
@@ -52,6 +56,10 @@ type job struct {
 	// late is set after the script said expired once; the second time stands.
 	late bool
 }
+
+// MarshalBinary is the part of the request that only a seat needs, as the client
+// sends it: a job is its own argument, so that it costs no allocation.
+func (j *job) MarshalBinary() ([]byte, error) { return j.rest, nil }
 
 // over says why nobody waits for the job any more; nil while somebody does. It is
 // over a tick before its time, so that its caller hears in time.
@@ -411,22 +419,24 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, ask
 	if noScript(cmd.Err()) {
 		cmd, wait = g.runScript(ctx, conn, g.admitArgs(batch, "EVAL", admitScript.source), asked)
 	}
-	results := make([]outcome, len(batch))
 	a, err := answer{}, cmd.Err()
 	if err == nil {
 		a, err = parse(admitScript, cmd.Val())
 	}
-	if err == nil && a.word == "decided" && len(a.rest) != 2*len(batch) {
-		err = fmt.Errorf("%d values for %d requests", len(a.rest), len(batch))
+	decided := err == nil && a.word == "decided"
+	if n := strings.Count(a.detail, "\x00") + 1; decided && n != len(batch) {
+		err = fmt.Errorf("%d answers to %d requests", n, len(batch))
 	}
 	if err != nil {
 		err = fmt.Errorf("admit: %w", err)
 	}
+	results, others := make([]outcome, len(batch)), a.detail
 	for i := range results {
 		results[i] = outcome{ans: a, err: err}
-		if err == nil && a.word == "decided" {
-			results[i].ans.word, _ = a.rest[2*i].(string)
-			results[i].ans.detail, _ = a.rest[2*i+1].(string)
+		if decided && err == nil {
+			one, rest, _ := strings.Cut(others, "\x00")
+			others = rest
+			results[i].ans.word, results[i].ans.detail, _ = strings.Cut(one, " ")
 		}
 	}
 	return results, wait
@@ -441,23 +451,57 @@ func (g *Gate) runScript(ctx context.Context, conn *redis.Conn, args []any, aske
 	return cmd, wait
 }
 
+// admitArgs is the script's call as its header says.
 func (g *Gate) admitArgs(batch []*job, verb, script string) []any {
-	keys := len(g.admitKeys) + 3*len(batch)
-	args := make([]any, 0, 3+keys+1+7*len(batch))
+	levels, keyed := make([]string, 0, 8), 0
+	for _, j := range batch {
+		i := slices.Index(levels, j.req.Level)
+		if i < 0 {
+			i, levels = len(levels), append(levels, j.req.Level)
+		}
+		j.emailKey, j.level = g.keys.email(j.req.Code), i+1
+		rest := append(append(j.room[:0], j.mode...), ' ')
+		rest = append(append(strconv.AppendInt(rest, g.wantedUntil(j), 10), ' '), j.suffix...)
+		if j.idem == "" {
+			rest = append(rest, " 0 -"...)
+		} else {
+			keyed++
+			rest = strconv.AppendInt(append(rest, ' '), int64(keyed), 10)
+			rest = append(append(rest, ' '), j.body...)
+		}
+		j.rest = rest
+	}
+	keys := len(g.admitKeys) + len(batch) + len(levels) + keyed
+	args := make([]any, 0, 3+keys+3+len(levels)+4*len(batch))
 	args = append(args, verb, script, keys)
 	args = append(args, g.admitKeys...)
 	// Pointers into the jobs, since a value in an any is another allocation.
 	for _, j := range batch {
-		j.emailKey, j.levelKey, j.wanted = g.keys.email(j.req.Code), g.keys.level(j.req.Level), g.wantedUntil(j)
-		idem := &j.idem
-		if j.idem == "" {
-			idem = &j.emailKey
-		}
-		args = append(args, &j.emailKey, &j.levelKey, idem)
+		args = append(args, &j.emailKey)
 	}
-	args = append(args, g.offset().Milliseconds())
+	for _, level := range levels {
+		args = append(args, g.keys.level(level))
+	}
 	for _, j := range batch {
-		args = append(args, &j.req.Code, &j.req.Email, &j.req.Level, &j.suffix, &j.mode, &j.body, &j.wanted)
+		if j.idem != "" {
+			args = append(args, &j.idem)
+		}
+	}
+	args = append(args, g.offset().Milliseconds(), len(batch), len(levels))
+	for i := range levels {
+		args = append(args, &levels[i])
+	}
+	for _, j := range batch {
+		args = append(args, &j.req.Code)
+	}
+	for _, j := range batch {
+		args = append(args, &j.req.Email)
+	}
+	for _, j := range batch {
+		args = append(args, j.level)
+	}
+	for _, j := range batch {
+		args = append(args, j)
 	}
 	return args
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,10 +30,11 @@ type breaker struct {
 	now   func() time.Time
 	gauge prometheus.Gauge
 
+	open atomic.Bool // changed under mu; every request reads it
+
 	mu     sync.Mutex
 	run    int // missing acknowledgements in a row that open it
 	missed int
-	open   bool
 	closed time.Time // when it last closed
 }
 
@@ -42,29 +44,26 @@ func (b *breaker) note(acked bool) {
 	defer b.mu.Unlock()
 	if acked {
 		b.missed = 0
-		if b.open {
-			b.open, b.closed = false, b.now()
+		if b.open.Load() {
+			b.closed = b.now()
+			b.open.Store(false)
 			b.gauge.Set(0)
 		}
 		return
 	}
-	if b.missed++; b.missed >= b.run && !b.open {
-		b.open = true
+	if b.missed++; b.missed >= b.run && !b.open.Load() {
+		b.open.Store(true)
 		b.gauge.Set(1)
 	}
 }
 
-func (b *breaker) isOpen() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.open
-}
+func (b *breaker) isOpen() bool { return b.open.Load() }
 
 // rests tells whether releases of held seats are put off.
 func (b *breaker) rests() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.open || (!b.closed.IsZero() && b.now().Sub(b.closed) < releasesRest)
+	return b.open.Load() || (!b.closed.IsZero() && b.now().Sub(b.closed) < releasesRest)
 }
 
 // ReleasesPutOff tells whether held seats must not be released now: replicas do

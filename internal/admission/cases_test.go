@@ -832,16 +832,17 @@ func (l *ledger) rawAdmit(t *testing.T, script string, r booking.Request, suffix
 	}
 	body := digest(r.Code + "\n" + r.Email + "\n" + r.Level)
 	pipe := conn.Pipeline()
-	cmd := pipe.Eval(t.Context(), script, keys, 0, r.Code, r.Email, r.Level, suffix, "take", body, 0)
+	cmd := pipe.Eval(t.Context(), script, keys, 0, 1, 1, r.Level, r.Code, r.Email, 1, "take 0 "+suffix+" 1 "+body)
 	wait := pipe.Do(t.Context(), "WAIT", 1, 200)
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatalf("admit: %v", err)
 	}
 	list, _ := cmd.Val().([]any)
-	if len(list) != 5 {
+	if len(list) != 3 {
 		t.Fatalf("admit answered %v", cmd.Val())
 	}
-	word, _ = list[3].(string)
+	word, _ = list[1].(string)
+	word, _, _ = strings.Cut(word, " ")
 	acked, err := wait.Int64()
 	if err != nil {
 		t.Fatalf("WAIT: %v", err)

@@ -130,15 +130,15 @@ func (g *Gate) observe(ctx context.Context) error {
 	}
 	if changed {
 		// First, so that no connection to the old primary is believed with the new
-		// one's number of replicas, which may be smaller.
+		// one's number of replicas, which may be smaller. It is said in between, where
+		// a test looks.
 		g.cohorts.retire()
+		g.log.WarnContext(ctx, "the primary changed; connections made before are not used again", "run_id", s.runID, "before", *before)
 	}
 	g.healthy.Store(int64(s.replicas))
-	if !changed {
-		return nil
+	if changed {
+		g.onPrimaryChanged()
 	}
-	g.log.WarnContext(ctx, "the primary changed; connections made before are not used again", "run_id", s.runID, "before", *before)
-	g.onPrimaryChanged()
 	return nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
@@ -417,6 +418,77 @@ func TestFailover_WatchLeavesAReplacedPrimary(t *testing.T) {
 		t.Errorf("the change was told %d times more", n)
 	}
 	l.check(t)
+}
+
+// warned calls itself at each warning.
+type warned func()
+
+func (w warned) Enabled(context.Context, slog.Level) bool { return true }
+func (w warned) WithAttrs([]slog.Attr) slog.Handler       { return w }
+func (w warned) WithGroup(string) slog.Handler            { return w }
+func (w warned) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		w()
+	}
+	return nil
+}
+
+// Guards the order in which a new primary is noticed: whoever asks in the middle of
+// it must not meet the old primary with the new one's smaller number of replicas.
+func TestFailover_OldConnectionsAreRetiredBeforeFewerReplicasCount(t *testing.T) {
+	t.Parallel()
+	type question struct {
+		Conn string // to which primary it was made
+		Acks string // how many were asked for
+	}
+	var mu sync.Mutex
+	primary, replicas := "old", 2
+	made := map[int]string{} // connections, by the primary at their first command
+	var asked []question
+	s := newStub(t, func(conn int, args []string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		if _, known := made[conn]; !known {
+			made[conn] = primary
+		}
+		bulk := func(text string) string { return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text) }
+		switch strings.ToUpper(args[0]) {
+		case "INFO":
+			if args[1] == "server" {
+				return bulk("# Server\r\nrun_id:" + primary + "\r\n")
+			}
+			return bulk("role:master\r\n" + strings.Repeat("slave0:ip=127.0.0.1,port=1,state=online,offset=1,lag=0\r\n", replicas))
+		case "WAIT":
+			asked = append(asked, question{made[conn], args[1]})
+			return ":" + args[1] + "\r\n"
+		}
+		return "+OK\r\n"
+	})
+	var l *ledger
+	probe := func() {
+		if err := l.Probe(t.Context()); err != nil {
+			t.Errorf("Probe: got %v, want an acknowledgement", err)
+		}
+	}
+	learn := func() {
+		if err := l.LearnReplicas(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l = gateOn(t, connect(t, s.addr), admission.Options{Acks: admission.AcksAuto, Log: slog.New(warned(probe))})
+	learn()
+	probe()
+	mu.Lock()
+	primary, replicas = "new", 1
+	mu.Unlock()
+	learn()
+	probe()
+	mu.Lock()
+	defer mu.Unlock()
+	want := []question{{"old", "2"}, {"new", "2"}, {"new", "1"}}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("who was asked for how many acknowledgements: -want +got:\n%s", diff)
+	}
 }
 
 // authority makes certificates that only its own pool trusts.

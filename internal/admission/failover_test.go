@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,14 +38,16 @@ func watched(t *testing.T, s *testenv.Shard) *ledger {
 }
 
 // load is requests at a steady rate, each in a goroutine of its own and with a
-// budget, as an API process has them.
+// budget, as an API process has them. Whether they are answered does not slow it.
 type load struct {
 	*tally
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	flying atomic.Int64
 
 	mu    sync.Mutex
 	shots []shot
+	ticks []tick
 }
 
 // shot is one request's life.
@@ -53,25 +56,43 @@ type shot struct {
 	err          error
 }
 
-// shoot sends that many requests every 2 ms until the load is ended.
-func shoot(t *testing.T, l *ledger, perTick int, nth func(n int) booking.Request) *load {
+// tick is how many requests had been offered by then.
+type tick struct {
+	at      time.Time
+	offered int
+}
+
+// A late tick offers what its time would have brought: no more of it at once than
+// this, and, as the race detector bears no more than 8,000 goroutines, no more
+// under way. What is left waits for the next tick.
+const (
+	offeredAtOnce = 200
+	flyingMost    = 3000
+)
+
+// shoot offers that many requests a second until the load is ended.
+func shoot(t *testing.T, l *ledger, perSecond int, nth func(n int) booking.Request) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	d := &load{tally: newTally(), cancel: cancel}
 	t.Cleanup(func() { d.end() })
 	d.wg.Go(func() {
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
+		clock := time.NewTicker(2 * time.Millisecond)
+		defer clock.Stop()
+		began := time.Now()
 		for n := 0; ; {
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-clock.C:
 			}
-			for range perTick {
+			now := time.Now()
+			due := int(now.Sub(began).Seconds() * float64(perSecond))
+			for end := min(due, n+offeredAtOnce); n < end && d.flying.Load() < flyingMost; n++ {
+				d.flying.Add(1)
 				r := nth(n)
-				n++
 				d.wg.Go(func() {
+					defer d.flying.Add(-1)
 					s := shot{began: time.Now()}
 					s.err = d.admit(l, r, requestBudget)
 					s.ended = time.Now()
@@ -80,9 +101,66 @@ func shoot(t *testing.T, l *ledger, perTick int, nth func(n int) booking.Request
 					d.shots = append(d.shots, s)
 				})
 			}
+			d.mu.Lock()
+			d.ticks = append(d.ticks, tick{now, n})
+			d.mu.Unlock()
 		}
 	})
 	return d
+}
+
+// figures are what happened each second of a span of time.
+type figures struct {
+	span                              time.Duration
+	offered, sent, answered, admitted float64
+}
+
+func (f figures) String() string {
+	return fmt.Sprintf("%.0f requests/s offered, %.0f sent, %.0f answered, %.0f admitted, over %s",
+		f.offered, f.sent, f.answered, f.admitted, f.span.Round(time.Millisecond))
+}
+
+// during gives the figures from the first tick to the last in that time. Answered,
+// of what was sent in it, is what heard a word other than to try again.
+func (d *load) during(from, to time.Time) (f figures) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var in []tick
+	for _, k := range d.ticks {
+		if k.at.After(from) && k.at.Before(to) {
+			in = append(in, k)
+		}
+	}
+	if len(in) < 2 {
+		return figures{}
+	}
+	first, last := in[0], in[len(in)-1]
+	within := func(at time.Time) bool { return at.After(first.at) && !at.After(last.at) }
+	f.span, f.offered = last.at.Sub(first.at), float64(last.offered-first.offered)
+	for _, s := range d.shots {
+		if !within(s.began) {
+			continue
+		}
+		f.sent++
+		if s.ended.After(to) {
+			continue
+		}
+		if isAdmitted(s.err) {
+			f.admitted++
+		}
+		if isAdmitted(s.err) || isFull(s.err) || errors.Is(s.err, booking.ErrDuplicate) {
+			f.answered++
+		}
+	}
+	for _, n := range []*float64{&f.offered, &f.sent, &f.answered, &f.admitted} {
+		*n /= f.span.Seconds()
+	}
+	return f
+}
+
+// and adds the figures of another load in the same time.
+func (f figures) and(o figures) figures {
+	return figures{min(f.span, o.span), f.offered + o.offered, f.sent + o.sent, f.answered + o.answered, f.admitted + o.admitted}
 }
 
 // end stops the load, waits for what is under way, and returns it all.
@@ -135,8 +213,8 @@ func TestReplicaGone_UnderLoad(t *testing.T) {
 		s := e.Shard(t, 1)
 		l := watched(t, s)
 		sale := l.sell(t, 6000, 6000, 0)
-		takers := shoot(t, l, 1, func(n int) booking.Request { return request(1+n%5999, "N1") })
-		rejected := shoot(t, l, 1, func(int) booking.Request { return request(0, "N2") })
+		takers := shoot(t, l, 500, func(n int) booking.Request { return request(1+n%5999, "N1") })
+		rejected := shoot(t, l, 500, func(int) booking.Request { return request(0, "N2") })
 		takers.await(t, time.Time{}, 200, isAdmitted)
 
 		s.Links[0].Cut()
@@ -242,21 +320,26 @@ func TestFailover_WithReplicationBlockedSellsNothingTwice(t *testing.T) {
 	})
 }
 
-// The primary dies under load and the replica that has most takes its place
-// behind the same address: admissions go on within 5 s without a restart, every
-// one that was acknowledged is there, and the cap holds. So too when the old
-// primary hangs with its connections open and comes back later.
+// The primary dies under 2,000 requests a second, a fifth of which get a seat, and
+// the replica that has most takes its place behind the same address: admissions go
+// on within 5 s without a restart, every one that was acknowledged is there, and the
+// cap holds. So too when the old primary hangs with its connections open and comes
+// back later. What is asserted of the rate is what was offered, before and after:
+// how much of it is answered is the machine's.
 func TestFailover_UnderLoad(t *testing.T) {
 	t.Parallel()
-	const seats, candidates = 1200, 12000
+	const seats, candidates, atLeast = 1200, 12000, 2000.0
 	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
 		for name, hangs := range map[string]bool{"Dies": false, "Hangs": true} {
 			t.Run(name, func(t *testing.T) {
 				s := e.Shard(t, 2)
 				l := watched(t, s)
-				sale := l.sell(t, candidates, seats)
-				d := shoot(t, l, 4, func(n int) booking.Request { return request(n%candidates, "N1") }) // 2,000 a second
-				d.await(t, time.Time{}, 500, isAdmitted)
+				sale := l.sell(t, candidates, seats, 0)
+				takers := shoot(t, l, 420, func(n int) booking.Request { return request(1+n%(candidates-1), "N1") })
+				others := shoot(t, l, 1680, func(int) booking.Request { return request(0, "N2") })
+				began := time.Now()
+				takers.await(t, time.Time{}, 500, isAdmitted)
+				killed := time.Now()
 
 				old := s.Primary
 				var promoted time.Time
@@ -268,14 +351,15 @@ func TestFailover_UnderLoad(t *testing.T) {
 				} else {
 					promoted = s.Failover(t)
 				}
-				d.await(t, promoted, 100, isAdmitted)
+				takers.await(t, promoted, 100, isAdmitted)
 				first := time.Now()
-				for _, shot := range d.between(promoted, time.Now()) {
+				for _, shot := range takers.between(promoted, time.Now()) {
 					if shot.err == nil && shot.ended.Before(first) {
 						first = shot.ended
 					}
 				}
-				if took := first.Sub(promoted); took > 5*time.Second {
+				took := first.Sub(promoted)
+				if took > 5*time.Second {
 					t.Errorf("the first admission came %s after the promotion, want within 5s", took)
 				}
 				if hangs {
@@ -283,19 +367,38 @@ func TestFailover_UnderLoad(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				d.await(t, promoted, 500, isFull)
-				d.end()
+				takers.await(t, promoted, 500, isFull)
+				ended := time.Now()
+				shots := takers.end()
+				others.end()
 
 				rows := l.another(t, connect(t, s.Primary.Addr()), 0).audit(t, sale)
-				d.wantKept(t, rows)
+				takers.wantKept(t, rows)
 				if len(rows) != seats {
 					t.Errorf("seats taken: got %d, want all %d", len(rows), seats)
 				}
 				for code, row := range rows {
-					if _, acked := d.seats[code]; !acked && row.Phase != booking.PhaseNew {
+					if _, acked := takers.seats[code]; !acked && row.Phase != booking.PhaseNew {
 						t.Errorf("%s: got %s, want a seat that nobody was told of to be new", code, row.Phase)
 					}
 				}
+				for when, f := range map[string]figures{
+					"before": takers.during(began, killed).and(others.during(began, killed)),
+					"after":  takers.during(first, ended).and(others.during(first, ended)),
+				} {
+					t.Logf("%s: %s", when, f)
+					if f.offered < atLeast || f.span < 500*time.Millisecond {
+						t.Errorf("%s: got %.0f requests/s offered over %s, want %.0f over half a second or more", when, f.offered, f.span, atLeast)
+					}
+				}
+				before := 0
+				for _, shot := range shots {
+					if shot.err == nil && shot.ended.Before(killed) {
+						before++
+					}
+				}
+				t.Logf("first admission %s after the promotion, which came %s after the loss; %d told of a seat before it, %d after; %d seats taken of %d",
+					took.Round(time.Millisecond), promoted.Sub(killed).Round(time.Millisecond), before, len(takers.seats)-before, len(rows), seats)
 			})
 		}
 	})

@@ -63,7 +63,7 @@ func (l *ledger) set(t *testing.T, key, value string) {
 
 func connect(t *testing.T, addr string) *redis.Client {
 	t.Helper()
-	rdb := admission.NewClient(admission.ClientConfig{Addr: addr, Pool: 64})
+	rdb := admission.NewClient(admission.ClientConfig{Addr: addr, Pool: 128})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

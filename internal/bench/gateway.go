@@ -162,7 +162,8 @@ type setting struct {
 	name  string
 	takes time.Duration // at the gateway
 	slots int
-	// lead is how long people book before the rejections begin: until as many calls
+	// lead is how long people book before the rejections begin, in all alike: until as
+	// many calls of a slow gateway
 	// end as begin.
 	lead time.Duration
 	// statuses are what a booking may be answered.
@@ -174,7 +175,7 @@ type setting struct {
 func (b *gatewayBench) settings() []setting {
 	lead := min(b.Latency, b.Budgets.Create) * 11 / 10
 	return []setting{
-		{FastGateway, 0, b.Slots, 0, []int{202}, func(calls int) bool { return calls < b.Slots }},
+		{FastGateway, 0, b.Slots, lead, []int{202}, func(calls int) bool { return calls < b.Slots }},
 		{SlowGateway, b.Latency, b.Slots, lead, []int{202, 502}, func(calls int) bool { return calls > 0 && calls < b.Slots }},
 		{SlowGatewayNoSlot, b.Latency, b.FewSlots, lead, []int{202, 502, 503}, func(calls int) bool { return calls == b.FewSlots }},
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"runtime"
 	"slices"
@@ -62,22 +63,25 @@ func steady(ctx context.Context, url string, rate int, d time.Duration, ask func
 	return took, g.Wait()
 }
 
-// book has somebody book at a fixed rate until enough is closed, and returns when
-// all have been answered, each with one of the statuses.
+// book has people book, as many a second on average and each when it happens, until
+// enough is closed, and returns when all have been answered, each with one of the
+// statuses. At even times every booking would begin just when one of some seconds
+// before is cut off, and each rejection that meets the one would meet the other.
 func book(ctx context.Context, enough <-chan struct{}, url string, rate int, statuses []int, next func() int) error {
 	transport := &http.Transport{MaxIdleConns: 1000, MaxIdleConnsPerHost: 1000, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: time.Minute}
 	g, ctx := errgroup.WithContext(ctx)
-	tick := time.NewTicker(time.Second / time.Duration(rate))
-	defer tick.Stop()
+	somebody := time.NewTimer(0)
+	defer somebody.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return g.Wait()
 		case <-enough:
 			return g.Wait()
-		case <-tick.C:
+		case <-somebody.C:
+			somebody.Reset(time.Duration(rand.ExpFloat64() * float64(time.Second) / float64(rate)))
 		}
 		g.Go(func() error {
 			status, text, err := answer(ctx, client, url, bookAs(nil, next(), openLevel))

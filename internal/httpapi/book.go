@@ -159,7 +159,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	if media != mediaJSON && media != mediaForm {
 		return form{}, booking.ErrUnsupportedMediaType
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := readBody(w, r)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -174,6 +174,17 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 		return form{}, fmt.Errorf("body: %w: %w", booking.ErrInvalidRequest, err)
 	}
 	return in, nil
+}
+
+// readBody reads at most maxBody, into no more room than a body whose length is known
+// needs.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength < 0 || r.ContentLength > maxBody {
+		return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	}
+	body := make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, body)
+	return body, err
 }
 
 // parseForm holds a browser's form to the rules of the JSON body: known fields

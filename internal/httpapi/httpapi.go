@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,7 +84,9 @@ type Deps struct {
 // Server is the edge as an http.Handler.
 type Server struct {
 	Deps
-	handler    http.Handler
+	router     *chi.Mux
+	handler    http.Handler // the router, observed
+	matches    sync.Pool    // of *chi.Context
 	metrics    *metrics
 	draining   atomic.Bool
 	decoy      decoy
@@ -97,14 +100,15 @@ func New(d Deps) (*Server, error) {
 		return nil, errors.New("httpapi: a dependency is missing")
 	}
 	s := &Server{Deps: d, metrics: newMetrics(d.Registerer)}
-	s.handler = s.routes()
+	s.matches.New = func() any { return chi.NewRouteContext() }
+	s.router = s.routes()
+	s.handler = s.observe(s.router)
 	return s, nil
 }
 
 // routes is every route there is.
-func (s *Server) routes() http.Handler {
+func (s *Server) routes() *chi.Mux {
 	r := chi.NewRouter()
-	r.Use(s.observe)
 	r.NotFound(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrNotFound }))
 	r.MethodNotAllowed(s.wrap(func(w http.ResponseWriter, req *http.Request) error {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {

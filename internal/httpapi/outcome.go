@@ -97,13 +97,13 @@ func describe(err error, level, requestID string) problem {
 	var dup *booking.DuplicateError
 	var notOpen *booking.NotOpenError
 	switch {
+	case errors.Is(err, booking.ErrLevelFull): // first: nearly all are, and As takes longer
+		p.Level = level
 	case errors.As(err, &dup):
 		p.duplicate(dup)
 	case errors.As(err, &notOpen) && !notOpen.OpensAt.IsZero():
 		at := notOpen.OpensAt.UTC()
 		p.OpensAt = &at
-	case errors.Is(err, booking.ErrLevelFull):
-		p.Level = level
 	}
 	return p
 }

@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 
 // requestID tells requests apart in logs; it is no secret.
 func requestID() string {
-	return strconv.FormatUint(rand.Uint64()|1<<63, 36) // 13 characters
+	return strconv.FormatUint(rand.Uint64()|1<<63, 32) // 13 characters
 }
 
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -57,6 +57,12 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		start := time.Now()
 		ctx, ev := obs.WithEvent(r.Context())
 		ev.RequestID = requestID()
+		// The router takes a route context that is there; one copy of the request for
+		// both, and the pattern at hand afterwards.
+		route := s.matches.Get().(*chi.Context)
+		route.Reset()
+		route.Routes = s.router
+		ctx = context.WithValue(ctx, chi.RouteCtxKey, route)
 		ww := &statusWriter{ResponseWriter: w}
 		ww.Header()["X-Request-Id"] = []string{ev.RequestID} // spelled as the map keeps it
 		defer func() {
@@ -70,7 +76,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 					_ = s.answer(ww, r, describe(ev.Cause, ev.Level, ev.RequestID))
 				}
 			}
-			s.finish(ctx, r, ww, ev, time.Since(start))
+			s.finish(ctx, r, ww, ev, route.RoutePattern(), time.Since(start))
+			s.matches.Put(route)
 		}()
 		next.ServeHTTP(ww, r.WithContext(ctx))
 	})
@@ -101,14 +108,9 @@ func (w *statusWriter) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController reach what it needs.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, ev *obs.Event, took time.Duration) {
-	route := chi.RouteContext(r.Context())
-	pattern := "unmatched"
-	if route == nil {
-		route = chi.RouteContext(ctx)
-	}
-	if route != nil && route.RoutePattern() != "" {
-		pattern = route.RoutePattern()
+func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, ev *obs.Event, pattern string, took time.Duration) {
+	if pattern == "" {
+		pattern = "unmatched"
 	}
 	status := ww.status
 	if status == 0 {

@@ -61,8 +61,9 @@ func TestModel_RulesHoldInAnyOrder(t *testing.T) {
 			})
 		}
 	})
+	t.Logf("met, the rarest first:\n%s", seen)
 	if unmet := seen.unmet(); len(unmet) > 0 && deep() && !t.Failed() {
-		t.Errorf("sequences: got none with %q: they do not go deep enough to say anything", unmet)
+		t.Errorf("sequences: got none with %q, want each at least once: have their steps come more often", unmet)
 	}
 }
 

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -152,16 +153,33 @@ func (t *tally) add(what string) {
 func (t *tally) unmet() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	want := slices.Clone(befalls)
+	return slices.DeleteFunc(kindsOfEvent(), func(what string) bool { return t.n[what] > 0 })
+}
+
+// String tells how often each was met, the rarest first.
+func (t *tally) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := kindsOfEvent()
+	slices.SortStableFunc(all, func(a, b string) int { return cmp.Compare(t.n[a], t.n[b]) })
+	for i, what := range all {
+		all[i] = fmt.Sprintf("%6d  %s", t.n[what], what)
+	}
+	return strings.Join(all, "\n")
+}
+
+// kindsOfEvent are those that a long run must have met.
+func kindsOfEvent() []string {
+	all := slices.Clone(befalls)
 	phases := append(booking.Phases(), "")
 	for _, from := range phases {
 		for _, to := range phases {
 			if from.CanMove(to) {
-				want = append(want, move(from, to))
+				all = append(all, move(from, to))
 			}
 		}
 	}
-	return slices.DeleteFunc(want, func(what string) bool { return t.n[what] > 0 })
+	return all
 }
 
 const (
@@ -472,15 +490,18 @@ func (m *model) crowd(s step) error {
 		"adm:epoch", "adm:seen", "adm:due", "adm:mark", "sale:config", "booking:open", "booking:opens_at", "candidates:valid", "adm:total",
 	}
 	var levels []string
-	args := []any{m.clock.Offset().Milliseconds()}
+	var codes, emails, numbers, rests []any
 	for i := range 2 + s.At%4 {
 		n := (s.Who>>i)%candidates + 1
-		code, level := bookingtest.Code(n), []string{"N1", "N2"}[(s.How>>i)%2]
-		keys = append(keys, "candidate:email:"+code, "adm:level:"+level, "candidate:email:"+code)
-		args = append(args, code, bookingtest.Email(n), level, booking.NewAttemptSuffix(m.clock.Now()), "take", "", 0)
-		levels = append(levels, level)
-		m.note("crowd: %s books %s", code, level)
+		code, level := bookingtest.Code(n), (s.How>>i)%2
+		keys = append(keys, "candidate:email:"+code)
+		codes, emails, numbers = append(codes, code), append(emails, bookingtest.Email(n)), append(numbers, level+1)
+		rests = append(rests, "take 0 "+booking.NewAttemptSuffix(m.clock.Now())+" 0 -")
+		levels = append(levels, []string{"N1", "N2"}[level])
+		m.note("crowd: %s books %s", code, levels[i])
 	}
+	keys = append(keys, "adm:level:N1", "adm:level:N2")
+	args := slices.Concat([]any{m.clock.Offset().Milliseconds(), len(codes), 2, "N1", "N2"}, codes, emails, numbers, rests)
 	for i := range keys {
 		keys[i] = prefix + keys[i]
 	}
@@ -496,19 +517,22 @@ func (m *model) crowd(s step) error {
 	if err := m.check(); err != nil {
 		return err
 	}
-	return m.told(levels, answer[3:])
+	text, _ := answer[1].(string)
+	return m.told(levels, strings.Split(text, "\x00"))
 }
 
 // told holds the answers of a crowd against the ledger as it is after them: a seat
 // is there, and a no that is final is true.
-func (m *model) told(levels []string, words []any) error {
-	for i := 0; i+1 < len(words); i += 2 {
-		word, _ := words[i].(string)
-		isFull := func(l booking.LevelFigures) bool { return l.ID == levels[i/2] && l.Admitted >= l.Cap }
+func (m *model) told(levels, answers []string) error {
+	if len(answers) != len(levels) {
+		return fmt.Errorf("crowd: %d answers to %d requests: %q", len(answers), len(levels), answers)
+	}
+	for i, answer := range answers {
+		word, text, _ := strings.Cut(answer, " ")
+		isFull := func(l booking.LevelFigures) bool { return l.ID == levels[i] && l.Admitted >= l.Cap }
 		switch word {
 		case "admitted", "taken_over":
 			var row booking.Row
-			text, _ := words[i+1].(string)
 			if err := json.Unmarshal([]byte(text), &row); err != nil {
 				return fmt.Errorf("crowd: told %s with the row %q: %w", word, text, err)
 			}
@@ -517,7 +541,7 @@ func (m *model) told(levels []string, words []any) error {
 			}
 		case "level_full":
 			if !slices.ContainsFunc(m.prev.figures.Levels, isFull) {
-				return fmt.Errorf("crowd: told that %s is full, and it is not: %+v", levels[i/2], m.prev.figures)
+				return fmt.Errorf("crowd: told that %s is full, and it is not: %+v", levels[i], m.prev.figures)
 			}
 		case "sold_out":
 			if m.prev.figures.Total < m.prev.figures.Cap {
@@ -527,7 +551,7 @@ func (m *model) told(levels []string, words []any) error {
 			m.seen.add(refused)
 		case "duplicate", "invalid_level", "not_open":
 		default:
-			return fmt.Errorf("crowd: told %v", words[i])
+			return fmt.Errorf("crowd: told %q", answer)
 		}
 	}
 	return nil
@@ -743,6 +767,62 @@ func (m *model) seatless(refused bool) (p issued, found bool) {
 	return p, found
 }
 
+// rare is a payment whose money would meet what chance alone seldom leads to, if
+// the step wants one and there is one: no such level any more, no seat left, a
+// candidate who has another seat, a seat that is payable still, or one that was
+// refused. The operator and the worker do what it takes.
+func (m *model) rare(s step) (issued, bool, error) {
+	const noLevel, noSeat, another, payable, wasRefused, all = 0, 1, 2, 3, 4, 5
+	if m.away || s.Who/8 > 4 {
+		return issued{}, false, nil // what the operator does while they are away is not acknowledged
+	}
+	for i := range all {
+		want := (s.How/8 + i) % all
+		for _, p := range m.payments {
+			rec, there := m.records.all[booking.CandidateHash(p.code)+p.attempt]
+			row, has := m.prev.rows[p.code]
+			owns := has && row.Attempt == p.attempt && row.Payment == p.id
+			if m.hasPaid(p.id) || booking.AttemptEpoch(p.attempt) != m.prev.epoch {
+				continue
+			}
+			n1, n2 := m.admitted("N1"), m.admitted("N2")
+			switch {
+			case want == noLevel && there && !has && m.admitted(rec.Level) == 0:
+				next := sale(candidates, candidates, candidates)
+				next.Levels = slices.DeleteFunc(next.Levels, func(l booking.Level) bool { return l.ID == rec.Level })
+				return p, true, m.force(m.gate(s), next)
+			case want == noSeat && there && !has && s.How%2 == 0:
+				return p, true, m.force(m.gate(s), sale(n1, n2, candidates))
+			case want == noSeat && there && !has:
+				return p, true, m.force(m.gate(s), sale(candidates, candidates, n1+n2))
+			case want == another && there && has && row.Attempt != p.attempt && row.Back == nil:
+				return p, true, nil
+			case want == payable && owns && row.Phase == booking.PhasePayable && (there || m.queued(p.attempt)):
+				return p, true, m.deliverAll()
+			case want == wasRefused && owns && row.Phase == booking.PhaseRefused:
+				return p, true, nil
+			}
+		}
+	}
+	return issued{}, false, nil
+}
+
+// admitted is how many seats of a level are taken.
+func (m *model) admitted(level string) int {
+	n := 0
+	for _, row := range m.prev.rows {
+		if row.Level == level {
+			n++
+		}
+	}
+	return n
+}
+
+// queued tells whether the record of an attempt is on its way.
+func (m *model) queued(attempt string) bool {
+	return slices.ContainsFunc(m.queue, func(message []byte) bool { return strings.Contains(string(message), attempt) })
+}
+
 // isFull tells whether there is no seat for the payment.
 func (m *model) isFull(p issued) bool {
 	rec := m.records.all[booking.CandidateHash(p.code)+p.attempt]
@@ -772,6 +852,11 @@ func (m *model) notify(s step) error {
 	p := m.payments[max(0, len(m.payments)-1-s.Who%8)]
 	if seatless, ok := m.seatless(s.At%2 == 0); ok && s.At < 4 {
 		p = seatless
+	}
+	if rare, ok, err := m.rare(s); err != nil {
+		return err
+	} else if ok {
+		p, s.Calls = rare, 50
 	}
 	if m.hasPaid(p.id) {
 		if m.second[p.id] {
@@ -1000,8 +1085,13 @@ func (m *model) apply(s step) error {
 	if s.At == 1 {
 		next.Levels = next.Levels[1:]
 	}
-	m.note("apply %v", next.Levels)
-	_, err := m.gate(s).ApplySale(m.ctx, next, "", false)
+	return m.force(m.gate(s), next)
+}
+
+// force puts a sale into force.
+func (m *model) force(g *admission.Gate, next booking.Sale) error {
+	m.note("apply %v, %d in all", next.Levels, next.Cap)
+	_, err := g.ApplySale(m.ctx, next, "", false)
 	switch {
 	case err == nil:
 		m.sale = next
