@@ -5,6 +5,11 @@ import (
 	"time"
 )
 
+// Every sets how often the lock is renewed and how often Keep looks.
+func Every(extend, keep time.Duration) Option {
+	return func(s *Source) { s.extendEvery, s.keepEvery = extend, keep }
+}
+
 // Wait lets a test wait until no flight is under way.
 func (s *Source) Wait(tb testing.TB) {
 	tb.Helper()

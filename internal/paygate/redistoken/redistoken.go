@@ -1,11 +1,17 @@
 // Package redistoken keeps the payment gateway's token for the whole fleet in
 // Redis. The gateway gives a merchant account two tokens an hour and blocks an
 // account for an hour that asks for a third, so every process shares one token,
-// one of them renews it (a lock of 45 s), and a ledger of grant calls, written
-// before the call in the same step that checks it, makes a third within an hour
-// impossible. A token is renewed when five sixths of its life are over and used
+// one of them renews it (a lock of 45 s at most), and a ledger of grant calls,
+// written before the call in the same step that checks it, makes a third within an
+// hour impossible. A token is renewed when five sixths of its life are over and used
 // until its end meanwhile; one that the gateway refuses is replaced when the
-// ledger allows, and used on when it does not.
+// ledger allows, and used on when it does not. Keep has one there before anybody
+// needs it.
+//
+// The lock is a lease of 10 s, which its holder renews while the gateway answers:
+// a holder that was killed is replaced within 10 s. One that was merely held up
+// for so long has cost the hour's other grant, no more, and its late answer
+// replaces no newer token.
 //
 // The ledger is as durable as Redis. It is entered again after the call, so
 // that a failover during the call does not forget it; where Redis does not
@@ -25,6 +31,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -36,12 +43,14 @@ import (
 	"holdfast/internal/paygate"
 )
 
-// Lock 45 s > grant 30 s + storing its token 10 s, so that nobody else asks
-// while a grant may still succeed.
+// Lock 45 s > grant 30 s + storing its token 10 s, so that nobody else asks while
+// the grant of a holder that lives may still succeed.
 const (
-	lockLife  = 45 * time.Second
-	grantTime = 30 * time.Second
-	storeTime = 10 * time.Second
+	lockLife    = 45 * time.Second // from when the call was entered
+	lease       = 10 * time.Second // of the lock, unless it is renewed
+	extendEvery = 3 * time.Second  // three tries a lease
+	grantTime   = 30 * time.Second
+	storeTime   = 10 * time.Second
 
 	grantsPerHour = 2
 	// The gateway counts when a call arrives, the ledger when it was about to be
@@ -53,6 +62,7 @@ const (
 	refusalFor        = time.Second            // so is "there is none"
 	pollEvery         = 200 * time.Millisecond // while another process asks
 	scriptTime        = 5 * time.Second
+	keepEvery         = 20 * time.Second // a quarter more or less, so that processes do not look together
 )
 
 // Why there is no token, other than the failure of a grant or of Redis.
@@ -64,6 +74,8 @@ var (
 	// ErrClosed: the source is closed.
 	ErrClosed = errors.New("gateway token: source is closed")
 )
+
+var errAnswer = errors.New("gateway token: Redis gave an answer that the script does not give")
 
 // Granter asks the gateway for a token, once, within ctx. An error that wraps
 // booking.ErrNotSent says that the gateway was not asked.
@@ -86,6 +98,8 @@ type Source struct {
 	log     *slog.Logger
 	grants  *prometheus.CounterVec
 	save    func(context.Context, []byte) error // nil: no copy is kept
+
+	extendEvery, keepEvery time.Duration
 
 	life context.Context // ends at Close
 	end  context.CancelFunc
@@ -134,7 +148,8 @@ func New(rdb redis.UniversalClient, granter Granter, account string, now func() 
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{rdb: rdb, granter: granter, account: account, keys: keys(account), now: now, log: log, grants: grants}
+	s := &Source{rdb: rdb, granter: granter, account: account, keys: keys(account), now: now, log: log, grants: grants,
+		extendEvery: extendEvery, keepEvery: keepEvery}
 	s.life, s.end = context.WithCancel(context.Background())
 	for _, o := range opts {
 		o(s)
@@ -196,6 +211,42 @@ func (s *Source) Rejected(ctx context.Context, token string) {
 	if marked == 1 {
 		s.log.WarnContext(ctx, "gateway token: rejected by the gateway")
 	}
+}
+
+// Keep has a token there before anybody needs one: it looks at once and then every
+// 20 s, a quarter more or less, and asks for one when the one in use is due, or
+// when there is none and no grant was asked for within the hour. The hour's last
+// grant it leaves to a caller who has no token: a gateway that is out long before
+// the opening must not cost both. It ends with ctx or Close, and returns nil.
+func (s *Source) Keep(ctx context.Context) error {
+	for {
+		if err := s.keepOne(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+			s.log.WarnContext(ctx, "gateway token: have one ready", "error", err)
+		}
+		t := time.NewTimer(s.keepEvery*3/4 + mathrand.N(s.keepEvery/2))
+		select {
+		case <-t.C:
+			continue
+		case <-ctx.Done():
+		case <-s.life.Done():
+		}
+		t.Stop()
+		return nil
+	}
+}
+
+func (s *Source) keepOne(ctx context.Context) error {
+	look, cancel := context.WithTimeout(ctx, scriptTime)
+	defer cancel()
+	ask, err := may.Run(look, s.rdb, s.keys, ledgerWindow.Milliseconds()).Int()
+	if err != nil {
+		return fmt.Errorf("gateway token: look: %w", err)
+	}
+	if ask == 0 {
+		return nil
+	}
+	_, err = s.Token(ctx)
+	return err
 }
 
 // land ends a flight for those who wait, once, and lets later callers use its
@@ -260,7 +311,7 @@ func (s *Source) fly(f *flight) {
 			s.land(f, s.none(st, fmt.Errorf("%w: next in %s", ErrGrantLimit, st.wait)))
 			return
 		}
-		// Another process asks, for as long as its lock lives at most.
+		// Another process asks, for as long as its lock lives.
 		t := time.NewTimer(pollEvery)
 		select {
 		case <-t.C:
@@ -294,7 +345,7 @@ func (s *Source) begin(owner string) (state, error) {
 	// Not cut short by Close: an answer not waited for may cost a grant.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), scriptTime)
 	defer cancel()
-	r, err := begin.Run(ctx, s.rdb, s.keys, owner, lockLife.Milliseconds(), ledgerWindow.Milliseconds(), grantsPerHour).Slice()
+	r, err := begin.Run(ctx, s.rdb, s.keys, owner, lease.Milliseconds(), ledgerWindow.Milliseconds(), grantsPerHour).Slice()
 	if err != nil {
 		return state{}, fmt.Errorf("gateway token: ask Redis: %w", err)
 	}
@@ -318,7 +369,7 @@ func (s *Source) begin(owner string) (state, error) {
 			}
 		}
 	}
-	return state{}, errors.New("gateway token: Redis gave an answer that begin does not give")
+	return state{}, errAnswer
 }
 
 // renew asks the gateway, on a deadline of its own: the hour's grant is spent
@@ -327,12 +378,14 @@ func (s *Source) renew(owner string, st state) answer {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), grantTime)
 	defer cancel()
 	var g paygate.Grant
+	letGo := s.holdOn(owner, st.called)
 	err := s.keepCopy(ctx)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", booking.ErrNotSent, err)
 	} else {
 		g, err = s.granter.Grant(ctx)
 	}
+	letGo() // before the outcome is written: a call that never left must leave the ledger
 	// Time is up for the grant, not for saying what came of it.
 	after, cancelAfter := context.WithTimeout(context.WithoutCancel(s.life), storeTime)
 	defer cancelAfter()
@@ -340,6 +393,40 @@ func (s *Source) renew(owner string, st state) answer {
 		return s.failed(after, owner, st, err)
 	}
 	return s.granted(after, owner, st, g)
+}
+
+// holdOn renews the lock's lease until it is let go. It neither takes a lost lock
+// again nor stops the grant: the hour's grant is spent.
+func (s *Source) holdOn(owner string, called int64) (letGo func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.life))
+	var work sync.WaitGroup
+	work.Go(func() {
+		tick := time.NewTicker(s.extendEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			once, done := context.WithTimeout(ctx, extendEvery)
+			held, err := extend.Run(once, s.rdb, s.keys, owner, called, lease.Milliseconds(), lockLife.Milliseconds(), ledgerWindow.Milliseconds()).Int()
+			done()
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				s.log.WarnContext(ctx, "gateway token: renew the lock", "error", err)
+			case held == 0:
+				s.log.WarnContext(ctx, "gateway token: the lock was lost while the gateway was asked; another process may ask, too")
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		work.Wait()
+	}
 }
 
 func (s *Source) failed(ctx context.Context, owner string, st state, cause error) answer {
@@ -363,12 +450,20 @@ func (s *Source) failed(ctx context.Context, owner string, st state, cause error
 
 func (s *Source) granted(ctx context.Context, owner string, st state, g paygate.Grant) answer {
 	s.grants.WithLabelValues(outcomeGranted).Inc()
-	stored := 0
+	now := s.good(string(g.IDToken), g.ExpiresIn)
+	stored := int64(1)
 	err := s.persist(ctx, func() error {
-		var err error
-		stored, err = store.Run(ctx, s.rdb, s.keys, owner, st.called, string(g.IDToken), g.ExpiresIn.Milliseconds(),
-			(g.ExpiresIn * 5 / 6).Milliseconds(), ledgerWindow.Milliseconds()).Int()
-		return err
+		r, err := store.Run(ctx, s.rdb, s.keys, owner, st.called, string(g.IDToken), g.ExpiresIn.Milliseconds(),
+			(g.ExpiresIn * 5 / 6).Milliseconds(), ledgerWindow.Milliseconds()).Slice()
+		if err != nil || len(r) != 3 {
+			return cmp.Or(err, errAnswer)
+		}
+		token, ok1 := r[1].(string)
+		left, ok2 := r[2].(int64)
+		if stored, _ = r[0].(int64); stored == 0 && ok1 && ok2 {
+			now = s.good(token, time.Duration(left)*time.Millisecond)
+		}
+		return nil
 	})
 	if err == nil {
 		err = s.keepCopy(ctx)
@@ -379,7 +474,7 @@ func (s *Source) granted(ctx context.Context, owner string, st state, g paygate.
 	} else {
 		s.log.InfoContext(ctx, "gateway token: granted", "lifetime", g.ExpiresIn, "newer_one_there", stored == 0)
 	}
-	return s.good(string(g.IDToken), g.ExpiresIn)
+	return now
 }
 
 // persist tries until it is done or ctx ends: what it writes is worth half an

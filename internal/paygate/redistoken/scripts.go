@@ -16,7 +16,7 @@ import "github.com/redis/go-redis/v9"
 // the caller the one who asks for it. The ledger's check and its entry are one
 // step, made before the call; an owner makes one call.
 //
-// ARGV[1] owner, fresh for each call      ARGV[2] life of the lock, ms
+// ARGV[1] owner, fresh for each call      ARGV[2] the lock's lease, ms
 // ARGV[3] window of the ledger, ms        ARGV[4] grants allowed in it
 // Clock: Redis's own, read inside.
 // Returns {verdict, token or "", ms the token is good for, 1 if it was
@@ -56,26 +56,67 @@ redis.call('PEXPIRE', KEYS[3], ARGV[3])
 return {'yours', token, left, rejected, now}
 `)
 
-// store puts a granted token in place, unless a newer one is there, and ends
-// the attempt. It enters the call again: a failover may have lost the entry.
+// extend renews the lock's lease while the grant is at work, and enters the call
+// again: a failover may have lost the entry. A lock that was lost stays lost, since
+// another may have asked meanwhile.
+//
+// ARGV[1] owner   ARGV[2] when the call was entered   ARGV[3] lease, ms
+// ARGV[4] longest life of the lock, ms   ARGV[5] window, ms
+// Clock: Redis's own, read inside.
+// Returns 1 renewed, 0 the lock is lost or at its end.
+var extend = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
+redis.call('PEXPIRE', KEYS[3], ARGV[5])
+local life = math.min(tonumber(ARGV[3]), tonumber(ARGV[2]) + tonumber(ARGV[4]) - now)
+if life <= 0 or redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[2], string.format('%.0f', life))
+return 1
+`)
+
+// store puts a granted token in place and ends the attempt. Who has lost the lock
+// replaces no newer token. It enters the call again: a failover may have lost the
+// entry.
 //
 // ARGV[1] owner   ARGV[2] when the call was entered   ARGV[3] token
 // ARGV[4] its life, ms   ARGV[5] renew after, ms   ARGV[6] window, ms
-// Clock: Redis's own, through ARGV[2], which begin returned.
-// Returns 1 stored, 0 a newer one is there.
+// Clock: Redis's own, read inside and through ARGV[2], which begin returned.
+// Returns {1 if it was stored, the token that is there now, ms it is good for}.
 var store = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local called = tonumber(ARGV[2])
 redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
 redis.call('PEXPIRE', KEYS[3], ARGV[6])
 redis.call('DEL', KEYS[4])
-if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
-if tonumber(redis.call('HGET', KEYS[1], 'called_at') or '0') > called then return 0 end
+local mine = redis.call('GET', KEYS[2]) == ARGV[1]
+if mine then redis.call('DEL', KEYS[2]) end
+local cur = redis.call('HMGET', KEYS[1], 'called_at', 'token', 'expires_at')
+if not mine and tonumber(cur[1] or '0') > called then
+  return {0, cur[2] or '', tonumber(cur[3] or '0') - now}
+end
 local expires = string.format('%.0f', called + tonumber(ARGV[4]))
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'token', ARGV[3], 'called_at', ARGV[2], 'expires_at', expires,
   'renew_at', string.format('%.0f', called + tonumber(ARGV[5])))
 redis.call('PEXPIREAT', KEYS[1], expires)
-return 1
+return {1, ARGV[3], tonumber(expires) - now}
+`)
+
+// may tells somebody who needs no token now whether to come to begin: not when
+// there is no good token and one of the hour's grants is used.
+//
+// ARGV[1] window of the ledger, ms
+// Clock: Redis's own, read inside.
+// Returns 1 or 0. It writes nothing.
+var may = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local cur = redis.call('HMGET', KEYS[1], 'token', 'expires_at', 'rejected')
+if cur[1] and not cur[3] and tonumber(cur[2] or '0') > now then return 1 end
+local since = string.format('(%.0f', now - tonumber(ARGV[1]))
+return redis.call('ZCOUNT', KEYS[3], since, '+inf') == 0 and 1 or 0
 `)
 
 // fail ends an attempt that brought no token; for a while nobody tries.
