@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -234,6 +235,9 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 			if !s.lead {
 				return j.outcome.ans, j.outcome.err
 			}
+			// Whoever is ready to join does so first: on a busy machine a batch takes many
+			// along instead of the few who got ahead, and on an idle one nobody is.
+			runtime.Gosched()
 			g.lead(g.group.take(), s.turn)
 		case <-at.tick:
 			if err := j.over(); err != nil {
