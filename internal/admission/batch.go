@@ -281,8 +281,7 @@ func (g *Gate) lead(batch []*job, turn uint64) {
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	// Not a caller's context: a batch belongs to all of them, and ends with the last.
-	ctx, cancel := context.WithDeadline(context.Background(), wantedBy(batch))
-	defer cancel()
+	ctx := until{context.Background(), wantedBy(batch)}
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
@@ -370,6 +369,25 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	}
 	g.undoOn(conn, undo)
 	return again
+}
+
+// until is a context that ends at a time and has no timer for it: the client reads
+// the deadline off it, and on an idle machine a timer for each request wakes another
+// core each time.
+type until struct {
+	context.Context
+	at time.Time
+}
+
+// Deadline is the time.
+func (u until) Deadline() (time.Time, bool) { return u.at, true }
+
+// Err tells whether it has come.
+func (u until) Err() error {
+	if time.Now().Before(u.at) {
+		return nil
+	}
+	return context.DeadlineExceeded
 }
 
 // wantedBy is when the batch's time is over: no caller waits longer.

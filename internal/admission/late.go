@@ -63,7 +63,8 @@ func milliseconds(v any) (int64, error) {
 }
 
 // NoticeLater has a notification worked on when that time has passed. It is an
-// index of what the store holds: nothing rests on it, so it is not acknowledged.
+// index of what the store holds: no decision rests on it, so it is not acknowledged,
+// and the cross-check finds what a failover forgot.
 // Safe to repeat; booking.ErrLedgerUnknown on an empty Redis.
 func (g *Gate) NoticeLater(ctx context.Context, id string, in time.Duration) error {
 	_, err := g.notices(ctx, "later", id, in.Milliseconds())

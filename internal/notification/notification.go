@@ -1,6 +1,6 @@
 // Package notification works on what the gateway says on its own account. A
-// notification is stored before it is answered for and stays open until its money
-// is a paid seat, a refund record or a recorded anomaly. It is a hint: the
+// notification is stored, and on the list of looks, before it is answered for, and
+// stays open until its money is a paid seat, a refund record or a recorded anomaly. It is a hint: the
 // gateway's own word on the payment decides, and by its amount, not the
 // notification's.
 //
@@ -10,8 +10,9 @@
 //
 // Fail mode: stays open. What cannot be decided now is looked at again, in pauses
 // that grow with its age from 20 seconds to 10 minutes, for ever; after an hour it
-// is loud. Redis holds the order of the looks only, and Restore makes that again
-// from the store. Every step is safe to repeat, by any process. Clock: the injected
+// is loud. Redis holds the order of the looks only: while it cannot be written the
+// sender is asked to deliver again, and what it has lost Restore makes again from
+// the store. Every step is safe to repeat, by any process. Clock: the injected
 // one; the looks are timed by Redis's.
 package notification
 
@@ -46,8 +47,8 @@ type Store interface {
 	Refund(ctx context.Context, transaction string) (booking.Refund, error)
 }
 
-// Ledger keeps the order in which open notifications are looked at. Nothing rests
-// on it; every method is safe to repeat.
+// Ledger keeps the order in which open notifications are looked at. No decision rests
+// on it, and what it loses Restore finds again; every method is safe to repeat.
 type Ledger interface {
 	NoticeLater(ctx context.Context, id string, in time.Duration) error
 	NoticeDone(ctx context.Context, id string) error
@@ -166,8 +167,9 @@ func New(d Deps) (*Service, error) {
 }
 
 // Store keeps a genuine notification: put if its id has none, which it tells, and
-// then put on the list of looks. An error means that it must be delivered again.
-// A list that cannot be written is none: Restore puts there what is missing.
+// then put on the list of looks. An error means that it must be delivered again;
+// one of the list leaves it stored, the next delivery puts it on the list, and
+// should none come, so does Restore. Safe to repeat.
 func (s *Service) Store(ctx context.Context, n booking.Notification) (stored bool, err error) {
 	stored, err = s.deps.Store.PutNotification(ctx, n)
 	if err != nil {
@@ -175,11 +177,9 @@ func (s *Service) Store(ctx context.Context, n booking.Notification) (stored boo
 	}
 	step, cancel := context.WithTimeout(ctx, indexTimeout)
 	defer cancel()
-	// Also when it was there: the first delivery may have broken off here. Arrived
-	// works on it meanwhile.
+	// Also when it was there: the first delivery may have broken off here.
 	if err := s.deps.Ledger.NoticeLater(step, n.ID, firstPause); err != nil {
-		s.deps.Log.WarnContext(ctx, "notification is stored and not on the list of looks; the next cross-check puts it there",
-			"message_id", n.ID, "error", err)
+		return stored, fmt.Errorf("notification is stored, and not on the list of looks: %w", err)
 	}
 	return stored, nil
 }

@@ -23,7 +23,8 @@ const defaultTimeout = 8 * time.Second
 // Keeper stores notifications. Store puts one if none is there under its message
 // id and tells whether it did. It is safe for concurrent use and safe to repeat;
 // true, or false without an error, means that it is there durably. It ends with
-// ctx; any error means that SNS will deliver again.
+// ctx; any error means that SNS will deliver again, also when the notification is
+// there and not yet where it is worked on.
 type Keeper interface {
 	Store(ctx context.Context, n booking.Notification) (stored bool, err error)
 }
@@ -150,7 +151,7 @@ func (h *Handler) store(ctx context.Context, m Message) (outcome string, err err
 	n := notification(m, h.Verifier.now())
 	stored, err := h.Keeper.Store(ctx, n)
 	if err != nil {
-		return outcomeNotStored, fmt.Errorf("store notification %s: %w", n.ID, err)
+		return outcomeNotStored, fmt.Errorf("keep notification %s: %w", n.ID, err)
 	}
 	outcome = outcomeStored
 	level := slog.LevelInfo
@@ -191,7 +192,7 @@ var problems = map[string]problem{
 	outcomeTooLarge:  {status: http.StatusRequestEntityTooLarge, Error: "body_too_large", Message: "The body is larger than a message of SNS can be."},
 	outcomeForged:    {status: http.StatusForbidden, Error: "forbidden", Message: "This is not a genuine message of our topic."},
 	outcomeUnproved:  {status: http.StatusServiceUnavailable, Error: "try_again", Message: "The message cannot be checked now: deliver it again."},
-	outcomeNotStored: {status: http.StatusServiceUnavailable, Error: "try_again", Message: "The message cannot be stored now: deliver it again."},
+	outcomeNotStored: {status: http.StatusServiceUnavailable, Error: "try_again", Message: "The message cannot be taken now: deliver it again."},
 }
 
 func write(w http.ResponseWriter, status int, body []byte) {

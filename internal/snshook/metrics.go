@@ -16,7 +16,7 @@ const (
 	outcomeTooLarge     = "too_large"
 	outcomeForged       = "forged"
 	outcomeUnproved     = "unproved"   // no certificate now, or it did not arrive in time
-	outcomeNotStored    = "not_stored" // delivered again
+	outcomeNotStored    = "not_stored" // or stored and not on the list of looks; delivered again
 )
 
 func newCounter(reg prometheus.Registerer) (*prometheus.CounterVec, error) {

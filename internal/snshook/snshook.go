@@ -22,9 +22,9 @@
 // and handed to Deps.Confirm; the operator opens it.
 //
 // Fail mode: closed. What is not proved is refused for good (malformed 400, not
-// genuine 403); what a repeat may cure (no certificate now, not stored) is 503, and
-// SNS delivers it again. Without this room bookings go on: the payer's return and
-// the reconciler reach the same end.
+// genuine 403); what a repeat may cure (no certificate now, not stored, not on the
+// list of looks) is 503, and SNS delivers it again. Without this room bookings go
+// on: the payer's return and the reconciler reach the same end.
 //
 // Clock: the one that is passed in judges certificates and dates notifications.
 // How old a message is decides nothing, since a late one is checked with the
