@@ -96,6 +96,7 @@ type group struct {
 	// wait look at the time then. One timer for all of them, since a timer each would
 	// be a good part of what a refusal costs.
 	tick chan struct{}
+	ends []*until // of the batches at work; the tick ends those whose time has come
 }
 
 // nextTick is the tick that those who wait look at the time at.
@@ -113,6 +114,16 @@ func (q *group) ticking() <-chan struct{} {
 		time.AfterFunc(tickEvery, func() {
 			q.mu.Lock()
 			q.tick = nil
+			q.ends = slices.DeleteFunc(q.ends, func(e *until) bool {
+				ended := e.Err() != nil
+				if ended {
+					close(e.over)
+				}
+				return ended
+			})
+			if len(q.ends) > 0 {
+				q.ticking()
+			}
 			q.mu.Unlock()
 			close(tick)
 		})
@@ -281,7 +292,8 @@ func (g *Gate) lead(batch []*job, turn uint64) {
 // sendBatch runs the batch once and returns the jobs to be sent again.
 func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	// Not a caller's context: a batch belongs to all of them, and ends with the last.
-	ctx := until{context.Background(), wantedBy(batch)}
+	ctx, end := g.group.until(wantedBy(batch))
+	defer end()
 	conn := g.rdb.Conn()
 	defer func() { _ = conn.Close() }() // gives the connection back to the pool
 
@@ -371,23 +383,41 @@ func (g *Gate) sendBatch(batch []*job, pass func(), last bool) (again []*job) {
 	return again
 }
 
-// until is a context that ends at a time and has no timer for it: the client reads
-// the deadline off it, and on an idle machine a timer for each request wakes another
-// core each time.
+// until is a context that ends at a time, or up to a tick later for those who wait
+// for its end: the shared tick looks at the time. A timer for each batch would on an
+// idle machine wake another core for each lone request.
 type until struct {
 	context.Context
-	at time.Time
+	at   time.Time
+	over chan struct{}
 }
 
 // Deadline is the time.
-func (u until) Deadline() (time.Time, bool) { return u.at, true }
+func (u *until) Deadline() (time.Time, bool) { return u.at, true }
 
-// Err tells whether it has come.
-func (u until) Err() error {
+// Done is closed when the time has come, unless the batch has ended before.
+func (u *until) Done() <-chan struct{} { return u.over }
+
+// Err tells whether the time has come.
+func (u *until) Err() error {
 	if time.Now().Before(u.at) {
 		return nil
 	}
 	return context.DeadlineExceeded
+}
+
+// until makes a context that ends at the time; end takes it off the tick.
+func (q *group) until(at time.Time) (_ context.Context, end func()) {
+	u := &until{Context: context.Background(), at: at, over: make(chan struct{})}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ends = append(q.ends, u)
+	q.ticking()
+	return u, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.ends = slices.DeleteFunc(q.ends, func(e *until) bool { return e == u })
+	}
 }
 
 // wantedBy is when the batch's time is over: no caller waits longer.

@@ -541,7 +541,7 @@ func TestAdmit_RefusedPastItsDeadlineIsNotTakenOver(t *testing.T) {
 
 func TestAdmit_DamagedCounterClosesItsLevel(t *testing.T) {
 	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
-		for name, value := range map[string]string{"Missing": "", "NotANumber": "many", "Negative": "-1"} {
+		for name, value := range map[string]string{"Missing": "", "NotANumber": "many", "Negative": "-1", "LeadingZero": "007", "TooLong": "99999999999999999999"} {
 			t.Run(name, func(t *testing.T) {
 				l := fresh(t).open(t)
 				damage := func(key string) {

@@ -179,6 +179,9 @@ func (s *Service) Store(ctx context.Context, n booking.Notification) (stored boo
 	defer cancel()
 	// Also when it was there: the first delivery may have broken off here.
 	if err := s.deps.Ledger.NoticeLater(step, n.ID, firstPause); err != nil {
+		if kept, kerr := s.deps.Store.Notification(step, n.ID); !stored && kerr == nil && kept.Outcome != "" {
+			return false, nil // a repeat of one that is closed: nobody need look
+		}
 		return stored, fmt.Errorf("notification is stored, and not on the list of looks: %w", err)
 	}
 	return stored, nil

@@ -63,6 +63,10 @@ func TestStore_StoredOrDeliveredAgain(t *testing.T) {
 	w.sweep(t, time.Minute)
 	w.wantOutcome(t, "m1", booking.NotifiedPaid)
 	w.wantPaid(t, b)
+	w.faults.break1(opLater, lost)
+	if stored, err := w.service.Store(t.Context(), n); stored || err != nil {
+		t.Errorf("closed, and redis down: got %t, %v, want it there, with nothing to look at", stored, err)
+	}
 }
 
 // The payer closed the browser: the notification alone makes the seat paid.

@@ -245,6 +245,17 @@ func (c *check) found(ctx context.Context, kind Kind, key string, args ...any) b
 
 // did counts what became of a record without its row, and failures in a row.
 func (c *check) did(action string, err error) {
+	c.tried(action, err)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.problem(err)
+	}
+}
+
+// tried is did for what the check was not asked for: that one cannot be decided is in
+// the log, and makes the check no unfinished one unless nothing can be.
+func (c *check) tried(action string, err error) {
 	c.metrics.actions.WithLabelValues(action).Inc()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +264,13 @@ func (c *check) did(action string, err error) {
 		c.failed = 0
 		return
 	}
-	c.failed++
+	if c.failed++; c.failed >= hopelessWidths*c.Width {
+		c.problem(err)
+	}
+}
+
+// problem is told once the check has ended; under the lock.
+func (c *check) problem(err error) {
 	if c.problems == nil {
 		c.problems = fmt.Errorf("cross-check: %w", err) // the first is enough
 	}

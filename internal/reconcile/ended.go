@@ -93,7 +93,7 @@ func (c *check) askSome(ctx context.Context, some []endedAttempt, silent, open *
 			case "doubt", "failed":
 				open.Add(1)
 			}
-			c.did(action, err)
+			c.tried(action, err)
 		})
 	}
 	return len(some)

@@ -299,9 +299,9 @@ func TestEnded_CrashBetweenDecisionAndWriteEndsInOneSeatOrRefund(t *testing.T) {
 					w.Clock.Advance(time.Hour)
 					calls := w.Faults.Calls(op)
 					w.Faults.Next(op, fault)
-					_, err := w.sweeper.CrossCheck(t.Context())
-					if reached := w.Faults.Calls(op) > calls; reached != (err != nil) {
-						t.Fatalf("check with the fault: got %v, the call was made: %t", err, reached)
+					got, err := w.sweeper.CrossCheck(t.Context())
+					if reached := w.Faults.Calls(op) > calls; err != nil || reached != (got.Actions["failed"] == 1) {
+						t.Fatalf("check with the fault: got %v, %v, the call was made: %t", got.Actions, err, reached)
 					}
 					w.Background.Wait()
 					w.check(t, 5*time.Minute)
@@ -404,6 +404,24 @@ func TestEnded_SilenceIsNoUnfinishedCheck(t *testing.T) {
 	if _, err := w.sweeper.CrossCheck(t.Context()); err != nil {
 		t.Errorf("cross-check: got %v, want none", err)
 	}
+}
+
+// Nor is one that cannot be decided: it waits, and every sweep would read the whole
+// store for it.
+func TestEnded_OneThatCannotBeDecidedIsNoUnfinishedCheck(t *testing.T) {
+	w := inProcess(t).askAgain(t)
+	b := w.lapse(t, 1)
+	w.Clock.Advance(30 * time.Minute)
+	w.lateMoney(t, b)
+	if err := w.rdb.HSet(t.Context(), prefix+"adm:seen", b.Code, "{").Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.Clock.Advance(time.Hour)
+	got, err := w.sweeper.CrossCheck(t.Context())
+	if err != nil || got.Actions["failed"] != 1 {
+		t.Errorf("cross-check: got %v, %v, want one that was not decided and no error", got.Actions, err)
+	}
+	w.wantAsked(t, b, false)
 }
 
 // There is one rate for all questions of the fleet: without a turn nothing is asked.

@@ -64,9 +64,10 @@ local function save(code, row, look)
   return raw
 end
 
--- whole reads a counter's text; nil when it is missing or not a whole number >= 0.
+-- whole reads a counter's text; nil when it is missing or not a whole number >= 0 as
+-- Redis writes them: what INCR would refuse must be refused before the first write.
 local function whole(text)
-  if not text or not string.match(text, '^%d+$') then return nil end
+  if not text or #text > 15 or not (text == '0' or string.match(text, '^[1-9]%d*$')) then return nil end
   return tonumber(text)
 end
 

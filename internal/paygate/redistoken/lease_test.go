@@ -334,6 +334,59 @@ func (p *process) keep(t *testing.T) (stop func()) {
 	return stop
 }
 
+// The late answer of a holder that stood still may be the later call at the gateway,
+// which then refuses the token of the other: the late one is taken.
+func TestLock_LateTokenReplacesARefusedOne(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	held, other := f.process(redistoken.Every(time.Millisecond, never)), f.process()
+	stop := new(frozen)
+	held.rdb.AddHook(stop)
+	first, second := make(chan struct{}), make(chan struct{})
+	f.gateway.answers(t, first, second)
+	late := held.ask(t)
+	f.calls(t, 1)
+	thaw := stop.freeze()
+	defer thaw()
+	f.advance(10 * time.Second)
+	waiting := other.ask(t)
+	f.calls(t, 2)
+	close(second)
+	if got := hear(t, waiting); got != token(2) {
+		t.Errorf("the other's token = %q, want %q", got, token(2))
+	}
+	other.Rejected(t.Context(), token(2))
+	thaw()
+	close(first)
+	if got := hear(t, late); got != token(1) {
+		t.Errorf("the late holder gives %q, want its own %q", got, token(1))
+	}
+	f.wantToken(t, "afterwards", token(1), held, other)
+}
+
+// A process that stood still between its turn and its call asks no more once another
+// has had the turn.
+func TestLock_WhoLostItBeforeTheCallDoesNotAsk(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	held, other := f.process(redistoken.Every(never, never), redistoken.KeepCopy(func(context.Context, []byte) error {
+		if !f.mini.Exists(currentKey) { // before the call: it stands still for longer than the lease
+			f.advance(11 * time.Second)
+		}
+		return nil
+	})), f.process()
+	if got, err := held.Token(t.Context()); err == nil {
+		t.Errorf("the holder that lost its lock: got %q, want an error", got)
+	}
+	f.gateway.wantCalls(t, "the holder that lost its lock", 0)
+	if got := other.must(t); got != token(1) {
+		t.Errorf("the next in turn: got %q, want %q without a pause", got, token(1))
+	}
+	if n := len(must(f.mini.ZMembers(grantsKey))(t)); n != 1 {
+		t.Errorf("ledger has %d entries, want the one call", n)
+	}
+}
+
 func often() redistoken.Option { return redistoken.Every(never, 2*time.Millisecond) }
 
 func TestKeep_HasATokenBeforeAnybodyAsks(t *testing.T) {
@@ -345,14 +398,30 @@ func TestKeep_HasATokenBeforeAnybodyAsks(t *testing.T) {
 	until(t, "a token is there", func() bool { return f.mini.HGet(currentKey, "token") == token(1) })
 	f.looks(t, 30)
 	f.gateway.wantCalls(t, "three keepers and no caller", 1)
+}
 
-	f.advance(50*time.Minute - time.Second)
+// A renewal before the hour is over is the hour's last grant: who uses the token
+// makes it, and keeps the old one if it fails. Once the hour is over the keeper does.
+func TestKeep_LeavesTheEarlyRenewalToACaller(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	p := f.process(often())
+	p.keep(t)
+	until(t, "a token is there", func() bool { return f.mini.HGet(currentKey, "token") == token(1) })
+	for range 60 {
+		f.advance(time.Minute)
+		f.looks(t, 3)
+	}
+	f.gateway.wantCalls(t, "an hour of keeping", 1)
+	f.advance(time.Minute)
+	until(t, "there is a token again", func() bool { return f.mini.HGet(currentKey, "token") == token(2) })
+	f.advance(50 * time.Minute)
 	f.looks(t, 30)
-	f.gateway.wantCalls(t, "a token that is not due", 1)
-	f.advance(time.Second)
-	until(t, "it is renewed", func() bool { return f.mini.HGet(currentKey, "token") == token(2) })
-	f.looks(t, 30)
-	f.gateway.wantCalls(t, "a token that was due", 2)
+	f.gateway.wantCalls(t, "a token that is due", 2)
+	if got := p.must(t); got != token(2) {
+		t.Errorf("a caller's token = %q, want %q while it is good", got, token(2))
+	}
+	until(t, "a caller has it renewed", func() bool { return f.mini.HGet(currentKey, "token") == token(3) })
 }
 
 // A gateway that is out long before the opening costs the hour one grant, and the

@@ -9,9 +9,9 @@
 // needs it.
 //
 // The lock is a lease of 10 s, which its holder renews while the gateway answers:
-// a holder that was killed is replaced within 10 s. One that was merely held up
-// for so long has cost the hour's other grant, no more, and its late answer
-// replaces no newer token.
+// a holder that was killed is replaced within 10 s. One that was merely held up for so
+// long asks no more, if it had not asked yet; if it had, both of the hour's grants are
+// used, and its late answer replaces a newer token only when that is refused.
 //
 // The ledger is as durable as Redis. It is entered again after the call, so
 // that a failover during the call does not forget it; where Redis does not
@@ -76,6 +76,8 @@ var (
 )
 
 var errAnswer = errors.New("gateway token: Redis gave an answer that the script does not give")
+
+var errLockLost = errors.New("another process has it")
 
 // Granter asks the gateway for a token, once, within ctx. An error that wraps
 // booking.ErrNotSent says that the gateway was not asked.
@@ -214,10 +216,10 @@ func (s *Source) Rejected(ctx context.Context, token string) {
 }
 
 // Keep has a token there before anybody needs one: it looks at once and then every
-// 20 s, a quarter more or less, and asks for one when the one in use is due, or
-// when there is none and no grant was asked for within the hour. The hour's last
-// grant it leaves to a caller who has no token: a gateway that is out long before
-// the opening must not cost both. It ends with ctx or Close, and returns nil.
+// 20 s, a quarter more or less, and asks for one when there is none, or it is due, and
+// no grant was asked for within the hour. The hour's last grant it leaves to a caller,
+// who renews early: a gateway that is out before the opening must not cost both. It
+// ends with ctx or Close, and returns nil.
 func (s *Source) Keep(ctx context.Context) error {
 	for {
 		if err := s.keepOne(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
@@ -383,7 +385,7 @@ func (s *Source) renew(owner string, st state) answer {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", booking.ErrNotSent, err)
 	} else {
-		g, err = s.granter.Grant(ctx)
+		g, err = s.grant(ctx, owner, st.called)
 	}
 	letGo() // before the outcome is written: a call that never left must leave the ledger
 	// Time is up for the grant, not for saying what came of it.
@@ -393,6 +395,26 @@ func (s *Source) renew(owner string, st state) answer {
 		return s.failed(after, owner, st, err)
 	}
 	return s.granted(after, owner, st, g)
+}
+
+// grant asks the gateway, unless the lock was lost before: a process that stood still
+// must not ask beside the one that took its place.
+func (s *Source) grant(ctx context.Context, owner string, called int64) (paygate.Grant, error) {
+	look, cancel := context.WithTimeout(ctx, scriptTime)
+	defer cancel()
+	held := 0
+	err := s.persist(look, func() (err error) {
+		held, err = s.extend(look, owner, called)
+		return err
+	})
+	if err != nil || held == 0 {
+		return paygate.Grant{}, fmt.Errorf("%w: the lock could not be held: %w", booking.ErrNotSent, cmp.Or(err, errLockLost))
+	}
+	return s.granter.Grant(ctx)
+}
+
+func (s *Source) extend(ctx context.Context, owner string, called int64) (int, error) {
+	return extend.Run(ctx, s.rdb, s.keys, owner, called, lease.Milliseconds(), lockLife.Milliseconds(), ledgerWindow.Milliseconds()).Int()
 }
 
 // holdOn renews the lock's lease until it is let go. It neither takes a lost lock
@@ -410,7 +432,7 @@ func (s *Source) holdOn(owner string, called int64) (letGo func()) {
 				return
 			}
 			once, done := context.WithTimeout(ctx, extendEvery)
-			held, err := extend.Run(once, s.rdb, s.keys, owner, called, lease.Milliseconds(), lockLife.Milliseconds(), ledgerWindow.Milliseconds()).Int()
+			held, err := s.extend(once, owner, called)
 			done()
 			switch {
 			case ctx.Err() != nil:
@@ -436,8 +458,12 @@ func (s *Source) failed(ctx context.Context, owner string, st state, cause error
 	}
 	s.grants.WithLabelValues(outcome).Inc()
 	s.log.ErrorContext(ctx, "gateway token: grant", "outcome", outcome, "error", cause)
+	pause := pauseAfterFailure
+	if errors.Is(cause, errLockLost) {
+		pause = 0 // nothing is wrong with the gateway, and another process is at it
+	}
 	err := s.persist(ctx, func() error {
-		return fail.Run(ctx, s.rdb, s.keys, owner, called, pauseAfterFailure.Milliseconds(), ledgerWindow.Milliseconds()).Err()
+		return fail.Run(ctx, s.rdb, s.keys, owner, called, pause.Milliseconds(), ledgerWindow.Milliseconds()).Err()
 	})
 	if err == nil {
 		err = s.keepCopy(ctx)

@@ -76,7 +76,8 @@ return 1
 `)
 
 // store puts a granted token in place and ends the attempt. Who has lost the lock
-// replaces no newer token. It enters the call again: a failover may have lost the
+// replaces no newer token, unless the gateway has refused that: a later grant may have
+// ended an earlier one's token, and here the earlier grant may be the later call. It enters the call again: a failover may have lost the
 // entry.
 //
 // ARGV[1] owner   ARGV[2] when the call was entered   ARGV[3] token
@@ -92,8 +93,8 @@ redis.call('PEXPIRE', KEYS[3], ARGV[6])
 redis.call('DEL', KEYS[4])
 local mine = redis.call('GET', KEYS[2]) == ARGV[1]
 if mine then redis.call('DEL', KEYS[2]) end
-local cur = redis.call('HMGET', KEYS[1], 'called_at', 'token', 'expires_at')
-if not mine and tonumber(cur[1] or '0') > called then
+local cur = redis.call('HMGET', KEYS[1], 'called_at', 'token', 'expires_at', 'rejected')
+if not mine and not cur[4] and tonumber(cur[1] or '0') > called then
   return {0, cur[2] or '', tonumber(cur[3] or '0') - now}
 end
 local expires = string.format('%.0f', called + tonumber(ARGV[4]))
@@ -104,8 +105,9 @@ redis.call('PEXPIREAT', KEYS[1], expires)
 return {1, ARGV[3], tonumber(expires) - now}
 `)
 
-// may tells somebody who needs no token now whether to come to begin: not when
-// there is no good token and one of the hour's grants is used.
+// may tells somebody who needs no token now whether to come to begin: not when one of
+// the hour's grants is used. A good token that is due is then renewed by those who use
+// it, and a bad one replaced by those who need one.
 //
 // ARGV[1] window of the ledger, ms
 // Clock: Redis's own, read inside.
@@ -113,8 +115,6 @@ return {1, ARGV[3], tonumber(expires) - now}
 var may = redis.NewScript(`
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local cur = redis.call('HMGET', KEYS[1], 'token', 'expires_at', 'rejected')
-if cur[1] and not cur[3] and tonumber(cur[2] or '0') > now then return 1 end
 local since = string.format('(%.0f', now - tonumber(ARGV[1]))
 return redis.call('ZCOUNT', KEYS[3], since, '+inf') == 0 and 1 or 0
 `)
@@ -122,7 +122,8 @@ return redis.call('ZCOUNT', KEYS[3], since, '+inf') == 0 and 1 or 0
 // fail ends an attempt that brought no token; for a while nobody tries.
 //
 // ARGV[1] owner   ARGV[2] when the call was entered, or "" if the gateway was
-// not asked and the call does not count   ARGV[3] pause, ms   ARGV[4] window, ms
+// not asked and the call does not count   ARGV[3] pause, ms, 0 for none
+// ARGV[4] window, ms
 // Clock: Redis's own, by time to live.
 // Returns 1.
 var fail = redis.NewScript(`
@@ -132,7 +133,7 @@ else
   redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[4])
 end
-redis.call('SET', KEYS[4], '1', 'PX', ARGV[3])
+if tonumber(ARGV[3]) > 0 then redis.call('SET', KEYS[4], '1', 'PX', ARGV[3]) end
 if redis.call('GET', KEYS[2]) == ARGV[1] then redis.call('DEL', KEYS[2]) end
 return 1
 `)
