@@ -84,7 +84,7 @@ type SMTPServer struct {
 // or fails with CI=true.
 func SMTP(t testing.TB, o SMTPOptions) *SMTPServer {
 	t.Helper()
-	python, packages := needSMTP(t)
+	python, packages := needPython(t, "aiosmtpd", "NOT TESTED AGAINST A REAL MAIL SERVER")
 	told := struct {
 		SMTPOptions
 		Packages    string `json:"packages"`
@@ -187,25 +187,6 @@ func (s *SMTPServer) kept() []SMTPMail {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.mails)
-}
-
-const mailServer = "aiosmtpd"
-
-// needSMTP finds a Python and the folder that holds aiosmtpd.
-func needSMTP(t testing.TB) (python, packages string) {
-	t.Helper()
-	python, err := exec.LookPath("python3")
-	if root, ok := moduleRoot(); ok && err == nil {
-		packages = filepath.Join(root, ".cache", mailServer)
-		if _, err := os.Stat(filepath.Join(packages, mailServer)); err == nil {
-			return python, packages
-		}
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is not installed (`make setup` does it), and with CI=true this test must run", mailServer)
-	}
-	t.Skipf("NOT TESTED AGAINST A REAL MAIL SERVER: %s is not installed; `make setup` does it", mailServer)
-	return "", ""
 }
 
 // certificate makes an authority and writes a server's certificate and key.
