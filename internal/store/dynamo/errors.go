@@ -1,0 +1,31 @@
+package dynamo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/smithy-go"
+)
+
+// explain adds to an error of the service what its reader can do about it. The SDK
+// has repeated by then what may be repeated.
+func explain(table string, err error) error {
+	var answer smithy.APIError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	code := answer.ErrorCode()
+	if _, throttled := retry.DefaultThrottleErrorCodes[code]; throttled {
+		return fmt.Errorf("table %s is throttled: repeat it later, and if it lasts raise the warm throughput of the table and its index: %w", table, err)
+	}
+	switch code {
+	case "ResourceNotFoundException":
+		return fmt.Errorf("there is no table %s (or no such index): create it, or correct the table's name or the region: %w", table, err)
+	case "AccessDeniedException":
+		return fmt.Errorf("this process may not do that to table %s: its role must allow the operation on the table and on table/index/*: %w", table, err)
+	case "UnrecognizedClientException", "InvalidSignatureException", "ExpiredTokenException", "MissingAuthenticationTokenException":
+		return fmt.Errorf("the credentials are not accepted: check the role of this machine, and its clock: %w", err)
+	}
+	return err
+}
