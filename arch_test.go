@@ -56,13 +56,21 @@ var plan = []struct {
 		"internal/paygate/redistoken": {"internal/booking", "internal/paygate"},
 		"internal/sqlitedb":           {},
 		"internal/store/sqlite":       {"internal/booking", "internal/sqlitedb"},
+		"internal/store/dynamo":       {"internal/booking"},
 		"internal/queue/sqlite":       {"internal/booking", "internal/sqlitedb"},
+		"internal/queue/sqs":          {"internal/booking"},
 		"internal/objstore":           {},
 		"internal/objstore/sqlite":    {"internal/booking", "internal/objstore", "internal/sqlitedb"},
 		"internal/objstore/memory":    {"internal/booking", "internal/objstore"},
+		"internal/objstore/s3":        {"internal/booking", "internal/objstore"},
 		"internal/mailer":             {"internal/booking"},
 		"internal/mailer/outbox":      {"internal/booking", "internal/mailer"},
 		"internal/mailer/smtp":        {"internal/booking", "internal/mailer"},
+		"internal/mailer/ses":         {"internal/booking", "internal/mailer"},
+		"internal/awsclient":          {},
+		"internal/secretref":          {},
+		"internal/backoffice":         {"internal/booking"},
+		"internal/expiry":             {"internal/booking"},
 		"internal/snshook":            {"internal/booking"},
 		"internal/salefile":           {"internal/booking"},
 	}},
@@ -81,14 +89,22 @@ var plan = []struct {
 		"internal/redisproc": {},
 	}},
 	{"wiring ties everything together; only commands import it", map[string][]string{
-		"internal/app":       {anything},
-		"internal/app/local": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
-		"cmd/api":            {"internal/app"},
-		"cmd/worker":         {"internal/app"},
-		"internal/seatctl":   {anything, "internal/app"},
-		"cmd/seatctl":        {"internal/seatctl"},
-		"cmd/local":          {"internal/app", "internal/app/local"},
-		"cmd/mockgateway":    {"internal/mockgateway"},
+		"internal/app":           {anything},
+		"internal/app/cloud":     {anything, "internal/app"},
+		"internal/app/functions": {anything},
+		"internal/app/local":     {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
+		"cmd/api":                {"internal/app", "internal/app/cloud"},
+		"cmd/worker":             {"internal/app", "internal/app/cloud"},
+		"cmd/expiry-lambda":      {"internal/app/functions"},
+		"cmd/sync-lambda":        {"internal/app/functions"},
+		"internal/seatctl":       {anything, "internal/app"},
+		"cmd/seatctl":            {"internal/app/cloud", "internal/seatctl"},
+		"cmd/local":              {"internal/app", "internal/app/local"},
+		"cmd/mockgateway":        {"internal/mockgateway"},
+	}},
+	{"what the images of the middle profile need besides the programs", map[string][]string{
+		"build/probe": {},
+		"build/setup": {anything, "internal/app", "internal/app/cloud"},
 	}},
 	{"a benchmark measures the real rooms, on servers that it starts", map[string][]string{
 		"internal/bench": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
@@ -120,21 +136,24 @@ func isWiring(room string) bool {
 	return room == "internal/app" || strings.HasPrefix(room, "internal/app/") || strings.HasPrefix(room, "cmd/")
 }
 
-// unlinked are packages that a command must not link, also indirectly.
+// shipped are the commands that run in production.
+var shipped = []string{"cmd/api", "cmd/worker", "cmd/expiry-lambda", "cmd/sync-lambda"}
+
+// unlinked are packages that commands must not link, also indirectly. A prefix ends
+// at the end of a path's element.
 var unlinked = []struct {
-	command, prefix, why string
+	commands    []string
+	prefix, why string
 }{
-	{"cmd/api", module + "internal/mockgateway", "production cannot be its own gateway"},
-	{"cmd/api", module + "internal/redisproc", "production starts no servers"},
-	{"cmd/api", module + "internal/testenv", "test rooms are not shipped"},
-	{"cmd/api", "github.com/alicebob/miniredis", "seats live in a real Redis"},
-	{"cmd/api", "github.com/testcontainers", "test rooms are not shipped"},
-	{"cmd/worker", module + "internal/mockgateway", "production cannot be its own gateway"},
-	{"cmd/worker", module + "internal/redisproc", "production starts no servers"},
-	{"cmd/worker", module + "internal/testenv", "test rooms are not shipped"},
-	{"cmd/worker", "github.com/alicebob/miniredis", "seats live in a real Redis"},
-	{"cmd/worker", "github.com/testcontainers", "test rooms are not shipped"},
-	{"cmd/local", "github.com/aws/", "the laptop's profile starts and builds fast"},
+	{shipped, module + "internal/mockgateway", "production cannot be its own gateway"},
+	{shipped, module + "internal/redisproc", "production starts no servers"},
+	{shipped, module + "internal/testenv", "test rooms are not shipped"},
+	{shipped, module + "internal/bench", "a benchmark is not shipped"},
+	{shipped, "github.com/alicebob/miniredis", "seats live in a real Redis"},
+	{shipped, "github.com/testcontainers", "test rooms are not shipped"},
+	{shipped, "testing", "test rooms are not shipped"},
+	{[]string{"cmd/local"}, "github.com/aws", "the laptop's profile starts and builds fast"},
+	{[]string{"cmd/expiry-lambda", "cmd/sync-lambda"}, "github.com/redis", "a function has no Redis"},
 }
 
 // mainLines bounds a command's main.go: it is a shell around internal/app, which
@@ -295,12 +314,12 @@ func linkProblems(all []listed) []string {
 	var problems []string
 	for _, p := range all {
 		for _, u := range unlinked {
-			if p.room() != u.command {
+			if !slices.Contains(u.commands, p.room()) {
 				continue
 			}
 			for _, dep := range p.Deps {
-				if strings.HasPrefix(dep, u.prefix) {
-					problems = append(problems, fmt.Sprintf("%s links %s: %s", u.command, dep, u.why))
+				if dep == u.prefix || strings.HasPrefix(dep, u.prefix+"/") {
+					problems = append(problems, fmt.Sprintf("%s links %s: %s", p.room(), dep, u.why))
 				}
 			}
 		}
@@ -419,6 +438,8 @@ func TestChecks_FindWhatTheyLookFor(t *testing.T) {
 		{"the wiring in the local profile", importProblems([]listed{pkg("internal/app/local", "", module+"internal/app")}), 0},
 		{"a linked stand-in", linkProblems([]listed{pkg("cmd/api", "", module+"internal/mockgateway")}), 1},
 		{"a linked fake", linkProblems([]listed{pkg("cmd/worker", "", "github.com/alicebob/miniredis/v2/server")}), 1},
+		{"a linked driver of AWS", linkProblems([]listed{pkg("cmd/local", "", "github.com/aws/aws-sdk-go-v2/service/sqs")}), 1},
+		{"a linked driver of AWS elsewhere", linkProblems([]listed{pkg("cmd/api", "", "github.com/aws/aws-sdk-go-v2/service/sqs")}), 0},
 		{"a linked fake elsewhere", linkProblems([]listed{pkg("cmd/local", "", "github.com/alicebob/miniredis/v2")}), 0},
 		{"a package comment", commentProblems([]listed{pkg("internal/obs", "Package obs sees.")}), 0},
 		{"no package comment", commentProblems([]listed{pkg("internal/obs", "")}), 1},

@@ -9,11 +9,12 @@ import (
 	"syscall"
 
 	"holdfast/internal/app"
+	"holdfast/internal/app/cloud"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := app.RunAPI(ctx, os.Getenv, os.Stderr)
+	err := app.RunAPI(ctx, cloud.Platform(), os.Getenv, os.Stderr)
 	stop() // os.Exit would skip a defer
 	os.Exit(app.ExitCode("api", err, os.Stderr))
 }

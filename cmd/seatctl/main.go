@@ -9,12 +9,13 @@ import (
 	"os/signal"
 	"syscall"
 
+	"holdfast/internal/app/cloud"
 	"holdfast/internal/seatctl"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := seatctl.Run(ctx, os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
+	code := seatctl.Run(ctx, cloud.Platform(), os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 	stop() // os.Exit would skip a defer
 	os.Exit(code)
 }

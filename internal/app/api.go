@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,18 +55,13 @@ const (
 	maxHeader         = 16 << 10
 )
 
-// Objects is where status.json lies.
-type Objects interface {
-	Get(ctx context.Context, key string) (body []byte, etag string, err error)
-	Put(ctx context.Context, key string, body []byte, contentType, ifMatch string) (etag string, err error)
-}
-
 // Extras are what the local profile and tests give instead of settings.
 type Extras struct {
-	// Drivers that the caller opened and closes; nil opens the configured ones.
+	// Drivers that the caller opened and closes, all of them; nil opens the configured
+	// ones.
 	Drivers *Drivers
-	// Objects instead of the configured store.
-	Objects Objects
+	// Open opens the configured ones; nil is OpenLocal.
+	Open Opener
 	// InProcessRedis exempts a Redis that cannot tell its eviction policy.
 	InProcessRedis bool
 	// KeepToken is given the gateway token's state after every grant, before the
@@ -181,23 +177,20 @@ func (a *API) checkEviction(ctx context.Context) error {
 }
 
 func (a *API) openDrivers(ctx context.Context) error {
-	a.Drivers = a.extras.Drivers
-	if a.Drivers == nil {
-		d, err := OpenDrivers(ctx, a.cfg.Data)
-		if err != nil {
-			return err
-		}
-		a.Drivers = d
-		a.closers = append(a.closers, d.Close)
+	if a.extras.Drivers != nil {
+		a.Drivers = a.extras.Drivers
+		return nil
 	}
-	if a.extras.Objects == nil {
-		o, err := openObjects(ctx, a.cfg.Data)
-		if err != nil {
-			return err
-		}
-		a.extras.Objects = o
-		a.closers = append(a.closers, o.Close)
+	open := a.extras.Open
+	if open == nil {
+		open = OpenLocal
 	}
+	d, err := open(ctx, Needs{Data: a.cfg.Data, Drivers: a.cfg.Drivers, Published: a.cfg.Published, Mail: a.cfg.Mail, Now: a.now})
+	if err != nil {
+		return err
+	}
+	a.Drivers = d
+	a.closers = append(a.closers, d.Close)
 	return nil
 }
 
@@ -238,15 +231,11 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
-	mail, err := openMailer(a.cfg, a.now)
-	if err != nil {
-		return err
-	}
 	bookingURL := func(code, attempt string) string { return a.cfg.PublicURL + "/booking/" + sealer.Seal(code, attempt) }
 	resultURL := func(code, attempt string) string {
 		return a.cfg.PublicURL + "/result?booking=" + url.QueryEscape(sealer.Seal(code, attempt))
 	}
-	a.Publisher = statuspage.New(a.Gate, a.extras.Objects, a.log, a.reg)
+	a.Publisher = statuspage.New(a.Gate, a.Drivers.Objects, a.log, a.reg)
 	book, err := checkout.New(checkout.Deps{
 		Ledger: a.Gate, Gateway: a.Gateway, Queue: a.Drivers.Queue, Slots: int64(a.cfg.GatewaySlots),
 		Budgets: checkout.Budgets{
@@ -259,7 +248,7 @@ func (a *API) wire() error {
 		return err
 	}
 	settler, err := settle.New(settle.Deps{
-		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: mail, Sale: a.Gate, Background: a.flights,
+		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: a.Drivers.Mailer, Sale: a.Gate, Background: a.flights,
 		BookingURL: resultURL, ExecuteTimeout: a.cfg.ExecuteTimeout, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
@@ -304,11 +293,14 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
+	var pages *httpapi.Pages
+	if a.cfg.Pages {
+		pages = &httpapi.Pages{Objects: a.Drivers.Objects, Sales: a.Gate}
+	}
 	a.Edge, err = httpapi.New(httpapi.Deps{
 		Booker: book, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store},
 		Sealer: sealer, Background: a.flights, Codes: codes,
-		Pages:     &httpapi.Pages{Objects: a.extras.Objects, Sales: a.Gate},
-		Webhook:   webhook,
+		Pages: pages, Webhook: webhook, Version: obs.Version(),
 		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),
 		Log: a.log, Registerer: a.reg,
 	})
@@ -336,25 +328,54 @@ func (a *API) webhook() (http.Handler, error) {
 // returnBudget leaves the redirect itself within what the browser waits.
 func returnBudget(request time.Duration) time.Duration { return request - request/16 }
 
-// Ready tells whether the process can do its work now.
+// Ready tells whether the process can do its work now; the error names everything
+// that is missing, one line each.
 func (a *API) Ready(ctx context.Context) error {
-	if err := a.checkEviction(ctx); err != nil {
-		return fmt.Errorf("redis: %w", err)
+	return missing(ctx, []check{
+		{"redis", a.checkEviction},
+		{"seat ledger", func(ctx context.Context) error { _, err := a.Gate.Epoch(ctx); return err }},
+		{"booking store", a.Drivers.Store.Ping},
+		{"queue", asked(a.Drivers.Queue)},
+		{"status page", func(ctx context.Context) error {
+			_, _, err := a.Drivers.Objects.Get(ctx, statuspage.Key)
+			if errors.Is(err, booking.ErrNotFound) { // not published yet
+				err = nil
+			}
+			return err
+		}},
+	})
+}
+
+// check is one thing that a process needs.
+type check struct {
+	what string
+	ask  func(ctx context.Context) error
+}
+
+// missing asks all at the same time, so that one that hangs hides no other.
+func missing(ctx context.Context, checks []check) error {
+	errs := make([]error, len(checks))
+	var asking sync.WaitGroup
+	for i, c := range checks {
+		asking.Go(func() {
+			if err := c.ask(ctx); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", c.what, err)
+			}
+		})
 	}
-	if _, err := a.Gate.Epoch(ctx); err != nil {
-		return fmt.Errorf("seat ledger: %w", err)
-	}
-	if err := a.Drivers.Store.Ping(ctx); err != nil {
-		return fmt.Errorf("booking store: %w", err)
-	}
-	return nil
+	asking.Wait()
+	return errors.Join(errs...)
+}
+
+func asked(q Queue) func(ctx context.Context) error {
+	return func(ctx context.Context) error { _, err := q.Stats(ctx); return err }
 }
 
 // Run serves on ln, and the admin routes on admin if it is not nil, until ctx
 // ends; then it drains: no new bookings, what is in flight goes on for the
 // configured time, the rest is the reconciler's. It closes the API.
 //
-// systemd TimeoutStopSec > linger + drain; drain > the longest call in flight,
+// TimeoutStopSec of deploy/systemd > linger + drain; drain > the longest call in flight,
 // which is an execute call or, with 34 s, a refund (refund.Outlasts).
 func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	defer func() { _ = a.Close() }()
@@ -405,12 +426,9 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 
 // Close closes what NewAPI opened. Safe to repeat.
 func (a *API) Close() error {
-	var errs []error
-	for i := len(a.closers) - 1; i >= 0; i-- {
-		errs = append(errs, a.closers[i]())
-	}
+	closers := a.closers
 	a.closers = nil
-	return errors.Join(errs...)
+	return closeAll(closers)
 }
 
 // NewServer is an HTTP server with the settings that every process here serves with.
@@ -459,14 +477,14 @@ func TuneGC(getenv func(string) string) (restore func()) {
 	return func() { debug.SetGCPercent(before) }
 }
 
-// RunAPI is the whole API process: settings from getenv, logs to stderr. It ends
-// when ctx does.
-func RunAPI(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
-	return runAPI(ctx, getenv, stderr, Extras{})
-}
-
-func runAPI(ctx context.Context, getenv func(string) string, stderr io.Writer, x Extras) error {
-	cfg, err := config.LoadAPI(getenv)
+// RunAPI is the whole API process on that platform: settings from getenv, logs to
+// stderr. It ends when ctx does.
+func RunAPI(ctx context.Context, p Platform, getenv func(string) string, stderr io.Writer) error {
+	values, err := p.Settings(ctx, getenv, config.Variables[config.API]())
+	if err != nil {
+		return err
+	}
+	cfg, err := config.LoadAPI(values)
 	if err != nil {
 		return fmt.Errorf("settings:\n%w", err)
 	}
@@ -484,10 +502,13 @@ func runAPI(ctx context.Context, getenv func(string) string, stderr io.Writer, x
 	if admin != nil {
 		defer func() { _ = admin.Close() }()
 	}
-	a, err := NewAPI(ctx, cfg, x, log, obs.NewRegistry())
+	a, err := NewAPI(ctx, cfg, Extras{Open: p.Open}, log, obs.NewRegistry())
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "serving", "addr", ln.Addr().String(), "admin", cfg.AdminAddr)
+	log.InfoContext(ctx, "serving", "version", obs.Version(), "addr", ln.Addr().String(), "admin", cfg.AdminAddr)
+	if err := tellStarted(ctx, getenv); err != nil {
+		log.WarnContext(ctx, "the service manager does not know that this process has started, and may end it", "error", err)
+	}
 	return a.Run(ctx, ln, admin)
 }

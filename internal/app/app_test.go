@@ -34,10 +34,10 @@ import (
 func TestMain(m *testing.M) {
 	testenv.BeProgram(testenv.Programs{
 		"api": func(ctx context.Context, _ []string, _, stderr io.Writer) error {
-			return app.RunAPI(ctx, os.Getenv, stderr)
+			return app.RunAPI(ctx, app.Local(), os.Getenv, stderr)
 		},
 		"worker": func(ctx context.Context, _ []string, _, stderr io.Writer) error {
-			return app.RunWorker(ctx, os.Getenv, stderr)
+			return app.RunWorker(ctx, app.Local(), os.Getenv, stderr)
 		},
 	})
 	goleak.VerifyTestMain(m)
@@ -456,7 +456,7 @@ func (f *fleet) settings(t *testing.T, body string) {
 func TestRun_TellsEveryWrongSettingAtOnce(t *testing.T) {
 	t.Parallel()
 	env := map[string]string{"HOLDFAST_ACKS": "many", "HOLDFAST_ADDR": "nowhere"}
-	err := app.RunAPI(t.Context(), func(k string) string { return env[k] }, io.Discard)
+	err := app.RunAPI(t.Context(), app.Local(), func(k string) string { return env[k] }, io.Discard)
 	if err == nil {
 		t.Fatal("an API without settings started")
 	}
@@ -465,7 +465,7 @@ func TestRun_TellsEveryWrongSettingAtOnce(t *testing.T) {
 			t.Errorf("the error does not name %s:\n%v", want, err)
 		}
 	}
-	if err := app.RunWorker(t.Context(), func(k string) string { return map[string]string{"HOLDFAST_STORE": "none"}[k] }, io.Discard); err == nil || !strings.Contains(err.Error(), "HOLDFAST_STORE") {
+	if err := app.RunWorker(t.Context(), app.Local(), func(k string) string { return map[string]string{"HOLDFAST_STORE": "none"}[k] }, io.Discard); err == nil || !strings.Contains(err.Error(), "HOLDFAST_STORE") {
 		t.Errorf("worker: got %v, want HOLDFAST_STORE named", err)
 	}
 }
@@ -481,7 +481,7 @@ func TestRunAPI_RefusesARedisThatEvicts(t *testing.T) {
 	}
 	f := &fleet{data: t.TempDir(), gateway: "http://127.0.0.1:1"}
 	env := f.env(testenv.FreeAddr(t), server.Addr(), "0")
-	err := app.RunAPI(t.Context(), func(k string) string { return env[k] }, io.Discard)
+	err := app.RunAPI(t.Context(), app.Local(), func(k string) string { return env[k] }, io.Discard)
 	if !errors.Is(err, admission.ErrEviction) {
 		t.Errorf("got %v, want ErrEviction", err)
 	}

@@ -9,61 +9,201 @@ import (
 	"time"
 
 	"holdfast/internal/booking"
+	"holdfast/internal/checkout"
 	"holdfast/internal/config"
 	"holdfast/internal/mailer/outbox"
 	"holdfast/internal/mailer/smtp"
+	"holdfast/internal/notification"
 	objects "holdfast/internal/objstore/sqlite"
 	queue "holdfast/internal/queue/sqlite"
+	"holdfast/internal/reconcile"
+	"holdfast/internal/record"
+	"holdfast/internal/refund"
+	"holdfast/internal/resolve"
+	"holdfast/internal/saleops"
 	"holdfast/internal/settle"
+	"holdfast/internal/statuspage"
 	store "holdfast/internal/store/sqlite"
 )
 
-// Drivers are the opened stores behind the ports.
+// Store is the booking store as all the use cases together see it; what each method
+// promises is written where it is used.
+type Store interface {
+	checkout.Records
+	settle.Store
+	refund.Store
+	notification.Store
+	reconcile.Store
+	reconcile.Ended
+	record.Store
+	resolve.Store
+	resolve.HoldStore
+	saleops.Store
+}
+
+// Queue carries records to the worker, as both ends and the operator see it.
+type Queue interface {
+	checkout.Queue
+	record.Queue
+	saleops.Queue
+	// DeadLetters shows at most that many messages that were received too often, and
+	// leaves them where they are.
+	DeadLetters(ctx context.Context, most int) ([]booking.Delivery, error)
+	// Redrive has dead letters delivered again, those with these deduplication ids or
+	// all of them, and returns how many. Safe to repeat.
+	Redrive(ctx context.Context, dedupIDs ...string) (int, error)
+}
+
+// Objects is where status.json lies.
+type Objects interface{ statuspage.Objects }
+
+// Mailer sends confirmations.
+type Mailer interface{ settle.Mailer }
+
+// Drivers are the opened drivers behind the ports. One that was not wanted is nil.
 type Drivers struct {
-	Store *store.Store
-	Queue *queue.Queue
+	Store   Store
+	Queue   Queue
+	Objects Objects
+	Mailer  Mailer
+	// Closers end what was opened, the last one first.
+	Closers []func() error
+}
+
+// Close closes them. Safe to repeat.
+func (d *Drivers) Close() error {
+	closers := d.Closers
+	d.Closers = nil
+	return closeAll(closers)
+}
+
+func closeAll(closers []func() error) error {
+	var errs []error
+	for i := len(closers) - 1; i >= 0; i-- {
+		errs = append(errs, closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+// Needs are the drivers that a process wants, by their settings; config has checked
+// them. A port whose driver has no name is not wanted.
+type Needs struct {
+	// Data is the folder of the drivers that keep files.
+	Data string
+	config.Drivers
+	config.Published
+	config.Mail
+	// Now dates mails.
+	Now func() time.Time
+}
+
+// Opener opens what a process needs. Several processes may open the same. The
+// caller closes it; after an error there is nothing to close.
+type Opener func(ctx context.Context, n Needs) (*Drivers, error)
+
+// Platform is what a process runs on.
+type Platform struct {
+	// Open opens the drivers that the settings name.
+	Open Opener
+	// Resolve turns those of the named settings that are references, such as to a secret
+	// in a vault, into their values, before they are read; nil knows no references.
+	// getenv answers as os.Getenv does, and so does what is returned.
+	Resolve func(ctx context.Context, getenv func(string) string, names []string) (func(string) string, error)
+}
+
+// Local is the platform of one machine: drivers that need no cloud, settings that are
+// values.
+func Local() Platform { return Platform{Open: OpenLocal} }
+
+// Settings is the environment with the references of the named settings resolved; the
+// error has a line for each that could not be.
+func (p Platform) Settings(ctx context.Context, getenv func(string) string, names []string) (func(string) string, error) {
+	if p.Resolve == nil {
+		return getenv, nil
+	}
+	getenv, err := p.Resolve(ctx, getenv, names)
+	if err != nil {
+		return nil, fmt.Errorf("settings:\n%w", err)
+	}
+	return getenv, nil
 }
 
 // storeFile is the booking store in the data folder.
 const storeFile = "store.db"
 
-// OpenDrivers opens what the configuration names; config has checked the names.
-// Several processes may open the same folder.
-func OpenDrivers(ctx context.Context, data string) (*Drivers, error) {
-	if err := os.MkdirAll(data, 0o700); err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
+// OpenLocal is the Opener of the drivers that need no cloud: SQLite files in the data
+// folder, and mails as files or by SMTP. Another name is an error.
+func OpenLocal(ctx context.Context, n Needs) (_ *Drivers, err error) {
+	d := new(Drivers)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if n.Store == "sqlite" || n.Queue == "sqlite" || n.Objects == "sqlite" {
+		if err := os.MkdirAll(n.Data, 0o700); err != nil {
+			return nil, fmt.Errorf("data folder: %w", err)
+		}
 	}
-	st, err := store.Open(ctx, filepath.Join(data, storeFile))
-	if err != nil {
-		return nil, err
+	switch n.Store {
+	case "":
+	case "sqlite":
+		st, err := store.Open(ctx, filepath.Join(n.Data, storeFile))
+		if err != nil {
+			return nil, err
+		}
+		d.Store, d.Closers = st, append(d.Closers, st.Close)
+	default:
+		return nil, notHere("STORE", n.Store)
 	}
-	q, err := queue.Open(ctx, filepath.Join(data, "queue.db"), queue.Options{})
-	if err != nil {
-		return nil, errors.Join(err, st.Close())
+	switch n.Queue {
+	case "":
+	case "sqlite":
+		q, err := queue.Open(ctx, filepath.Join(n.Data, "queue.db"), queue.Options{})
+		if err != nil {
+			return nil, err
+		}
+		d.Queue, d.Closers = q, append(d.Closers, q.Close)
+	default:
+		return nil, notHere("QUEUE", n.Queue)
 	}
-	return &Drivers{Store: st, Queue: q}, nil
+	switch n.Objects {
+	case "":
+	case "sqlite":
+		o, err := objects.Open(ctx, filepath.Join(n.Data, "objects.db"))
+		if err != nil {
+			return nil, err
+		}
+		d.Objects, d.Closers = o, append(d.Closers, o.Close)
+	default:
+		return nil, notHere("OBJECTS", n.Objects)
+	}
+	switch n.MailDriver {
+	case "":
+	case "outbox":
+		if d.Mailer, err = outbox.New(filepath.Join(n.Data, "outbox"), n.MailFrom, n.Now); err != nil {
+			return nil, err
+		}
+	case "smtp":
+		if d.Mailer, err = smtp.New(smtp.Config{
+			Host: n.SMTPHost, Port: n.SMTPPort, Encryption: smtp.Encryption(n.SMTPEncryption),
+			Username: n.SMTPUsername, Password: smtp.NewSecret(n.SMTPPassword.Reveal()),
+			From: n.MailFrom, Hello: n.SMTPHello,
+		}, n.Now); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, notHere("MAIL", n.MailDriver)
+	}
+	return d, nil
 }
 
-// Close closes them.
-func (d *Drivers) Close() error { return errors.Join(d.Queue.Close(), d.Store.Close()) }
+func notHere(port, driver string) error {
+	return fmt.Errorf("HOLDFAST_%s=%s: this program has no such driver; cmd/api, cmd/worker and cmd/seatctl have", port, driver)
+}
 
 // paymentTerms are the real gateway's: money moves by our execute call alone, and
 // within a day of the payment's creation.
 func paymentTerms() booking.PaymentTerms {
 	return booking.PaymentTerms{MovesAlone: false, Lapse: 24 * time.Hour}
-}
-
-func openObjects(ctx context.Context, data string) (*objects.Store, error) {
-	return objects.Open(ctx, filepath.Join(data, "objects.db"))
-}
-
-func openMailer(cfg config.API, now func() time.Time) (settle.Mailer, error) {
-	if cfg.MailDriver == "smtp" {
-		return smtp.New(smtp.Config{
-			Host: cfg.SMTPHost, Port: cfg.SMTPPort, Encryption: smtp.Encryption(cfg.SMTPEncryption),
-			Username: cfg.SMTPUsername, Password: smtp.NewSecret(cfg.SMTPPassword.Reveal()),
-			From: cfg.MailFrom, Hello: cfg.SMTPHello,
-		}, now)
-	}
-	return outbox.New(filepath.Join(cfg.Data, "outbox"), cfg.MailFrom, now)
 }

@@ -403,9 +403,9 @@ func TestCase20_PriceSentByTheClient(t *testing.T) {
 	b.want(t, "P0001 held")
 }
 
-// Case 22: a notification that cannot be stored is asked for again. One that is
-// stored is answered for, also when Redis is away: it holds the order of the looks
-// only, and a cross-check makes that again.
+// Case 22: a notification that cannot be stored, or whose open mark Redis does not
+// take, is asked for again, and the redelivery is accepted. Should none come, a
+// cross-check finds what is stored.
 func TestCase22_StoredOrNot(t *testing.T) {
 	t.Parallel()
 	t.Run("store", func(t *testing.T) {
@@ -425,28 +425,35 @@ func TestCase22_StoredOrNot(t *testing.T) {
 		b.want(t, "P0001 paid")
 		b.wantMails(t, 1)
 	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		b := newTill(t, 1)
-		b.change(t, payerMoves)
-		h := b.holds(t, 1)
-		b.press(t, h, "success")
-		letter := b.post.letters(t, 1)[0]
-		b.drained(t)
-		b.pair.Cut()
-		b.delivers(t, "redis is away", letter, http.StatusOK)
-		b.pair.Forward()
-		testenv.Eventually(t, func() error { _, err := b.gate.Epoch(t.Context()); return err })
-		b.wantOpen(t, 1)
-		if _, err := b.api.Reconciler.CrossCheck(t.Context()); err != nil {
-			t.Error(err)
-		}
-		b.after(t, time.Minute)
-		b.want(t, "P0001 paid")
-		b.delivers(t, "redis is back", letter, http.StatusOK)
-		b.want(t, "P0001 paid")
-		b.wantMails(t, 1)
-	})
+	for _, again := range []string{"redelivered", "never redelivered"} {
+		t.Run("redis, "+again, func(t *testing.T) {
+			t.Parallel()
+			b := newTill(t, 1)
+			b.change(t, payerMoves)
+			h := b.holds(t, 1)
+			b.press(t, h, "success")
+			letter := b.post.letters(t, 1)[0]
+			b.drained(t)
+			b.pair.Cut()
+			for range 2 {
+				b.delivers(t, "redis is away", letter, http.StatusServiceUnavailable)
+			}
+			b.wantOpen(t, 1) // it is stored all the same
+			b.pair.Forward()
+			testenv.Eventually(t, func() error { _, err := b.gate.Epoch(t.Context()); return err })
+			if again == "redelivered" {
+				b.delivers(t, "redis is back", letter, http.StatusOK)
+			} else if _, err := b.api.Reconciler.CrossCheck(t.Context()); err != nil {
+				t.Error(err)
+			}
+			b.wantBooks(t, "P0001 held", "open notification of "+b.paymentOf(t, h).Transactions[0].TrxID)
+			b.after(t, time.Minute)
+			b.want(t, "P0001 paid")
+			b.delivers(t, "once more", letter, http.StatusOK)
+			b.want(t, "P0001 paid")
+			b.wantMails(t, 1)
+		})
+	}
 	t.Run("not ours", func(t *testing.T) {
 		t.Parallel()
 		b := newTill(t, 1)

@@ -38,12 +38,14 @@ const (
 	statusMost      = 1 << 20
 )
 
-// OpenOperator reaches the deployment that the settings name; gateway may be nil
-// for commands that do not ask it. It makes no store of its own: a folder without
-// one is the wrong folder. The caller closes it.
-func OpenOperator(ctx context.Context, cfg config.Operator, gateway *config.Gateway, log *slog.Logger) (_ *Operator, err error) {
-	if _, err := os.Stat(filepath.Join(cfg.Data, storeFile)); err != nil {
-		return nil, fmt.Errorf("booking store: %w: is %s the deployment's data folder", err, cfg.Data)
+// OpenOperator reaches the deployment that the settings name, with drivers of open;
+// gateway may be nil for commands that do not ask it. It makes no store of its own:
+// a folder without one is the wrong folder. The caller closes it.
+func OpenOperator(ctx context.Context, open Opener, cfg config.Operator, gateway *config.Gateway, log *slog.Logger) (_ *Operator, err error) {
+	if cfg.Store == "sqlite" {
+		if _, err := os.Stat(filepath.Join(cfg.Data, storeFile)); err != nil {
+			return nil, fmt.Errorf("booking store: %w: is %s the deployment's data folder", err, cfg.Data)
+		}
 	}
 	a := &API{cfg: config.API{
 		Process: cfg.Process, Redis: cfg.Redis, Drivers: cfg.Drivers,
@@ -57,7 +59,11 @@ func OpenOperator(ctx context.Context, cfg config.Operator, gateway *config.Gate
 	if err := a.openLedger(ctx); err != nil {
 		return nil, err
 	}
-	if a.Drivers, err = OpenDrivers(ctx, cfg.Data); err != nil {
+	needs := Needs{Data: cfg.Data, Drivers: cfg.Drivers}
+	if cfg.StatusURL == "" {
+		needs.Published = cfg.Published
+	}
+	if a.Drivers, err = open(ctx, needs); err != nil {
 		return nil, err
 	}
 	a.closers = append(a.closers, a.Drivers.Close)
@@ -74,13 +80,8 @@ func OpenOperator(ctx context.Context, cfg config.Operator, gateway *config.Gate
 		o.Status = func(ctx context.Context) ([]byte, error) { return getStatus(ctx, cfg.StatusURL) }
 		return o, nil
 	}
-	objects, err := openObjects(ctx, cfg.Data)
-	if err != nil {
-		return nil, err
-	}
-	a.closers = append(a.closers, objects.Close)
 	o.Status = func(ctx context.Context) ([]byte, error) {
-		body, _, err := objects.Get(ctx, statuspage.Key)
+		body, _, err := a.Drivers.Objects.Get(ctx, statuspage.Key)
 		return body, err
 	}
 	return o, nil

@@ -39,7 +39,10 @@ type till struct {
 	pair  *testenv.FaultyProxy // in front of the primary
 	clock *testenv.Clock
 	mock  *mockgateway.Gateway
+	front *front // before the mock
 	post  *postOffice
+	roots *x509.CertPool // trusted to vouch for notifications
+	certs *certificateHost
 	api   *app.API
 	reg   *prometheus.Registry
 	log   *lines
@@ -75,12 +78,20 @@ func newTill(t *testing.T, seats int, more ...string) *till {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := httptest.NewServer(b.mock)
+	b.certs = newCertificateHost(t, b.mock)
+	b.roots = x509.NewCertPool()
+	authority, err := b.mock.CAPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.roots.AppendCertsFromPEM(authority)
+	b.front = &front{next: b.mock, refused: map[string]bool{}}
+	served := httptest.NewServer(b.front)
 	t.Cleanup(func() { b.mock.HangUp(); served.Close(); b.mock.Close() })
 	b.gateway = served.URL
 	b.set(t, mockgateway.Settings{Notifications: mockgateway.Notifications{URL: office.URL}})
 
-	drivers, err := app.OpenDrivers(t.Context(), b.data)
+	drivers, err := app.OpenLocal(t.Context(), app.Needs{Data: b.data, Drivers: config.Drivers{Store: "sqlite", Queue: "sqlite"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +133,14 @@ func (b *till) env(addr string, more ...string) map[string]string {
 // open starts an API in the test, in place of the one before.
 func (b *till) open(t *testing.T, more ...string) {
 	t.Helper()
+	var url string
+	b.api, b.reg, url = b.start(t, more...)
+	b.apis = []string{url}
+}
+
+// start starts an API in the test and returns its address, too.
+func (b *till) start(t *testing.T, more ...string) (*app.API, *prometheus.Registry, string) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -131,21 +150,13 @@ func (b *till) open(t *testing.T, more ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	authority, err := b.mock.CAPEM()
+	reg := obs.NewRegistry()
+	api, err := app.NewAPI(t.Context(), cfg, app.Extras{ClockOffset: b.clock.Added, Webhook: &snshook.Config{
+		TopicARN: mockgateway.DefaultTopic, Roots: b.roots, Now: b.clock.Now, Fetch: snshook.NewFetch(b.certs),
+	}}, obs.NewLogger(b.log, slog.LevelInfo), reg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
-	b.reg = obs.NewRegistry()
-	b.api, err = app.NewAPI(t.Context(), cfg, app.Extras{ClockOffset: b.clock.Added, Webhook: &snshook.Config{
-		TopicARN: mockgateway.DefaultTopic, Roots: roots, Now: b.clock.Now,
-		Fetch: func(context.Context, string) ([]byte, error) { return b.mock.CertificatePEM() },
-	}}, obs.NewLogger(b.log, slog.LevelInfo), b.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := b.api
 	srv := httptest.NewUnstartedServer(api.Edge)
 	srv.Listener.Close()
 	srv.Listener = ln
@@ -156,7 +167,7 @@ func (b *till) open(t *testing.T, more ...string) {
 			t.Errorf("close the API: %v", err)
 		}
 	})
-	b.apis = []string{srv.URL}
+	return api, reg, srv.URL
 }
 
 func (b *till) set(t *testing.T, s mockgateway.Settings) {
@@ -241,8 +252,10 @@ func (p *postOffice) letters(t *testing.T, n int) [][]byte {
 }
 
 // deliver posts a notification and returns the answer's status.
-func (b *till) deliver(t *testing.T, letter []byte) int {
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.apis[0]+"/payment/webhook", bytes.NewReader(letter))
+func (b *till) deliver(t *testing.T, letter []byte) int { return b.deliverTo(t, b.apis[0], letter) }
+
+func (b *till) deliverTo(t *testing.T, base string, letter []byte) int {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/payment/webhook", bytes.NewReader(letter))
 	if err != nil {
 		t.Error(err)
 		return 0
@@ -269,31 +282,47 @@ type hold struct {
 
 func (b *till) holds(t *testing.T, i int) hold {
 	t.Helper()
-	code := fmt.Sprintf("P%04d", i)
-	status, a, _, err := b.book(t.Context(), b.apis[0], code, "N1")
-	if err != nil || status != http.StatusAccepted {
-		t.Fatalf("book %s: %d %+v %v", code, status, a, err)
-	}
-	u, err := url.Parse(a.PaymentURL)
+	h, err := b.held(t.Context(), b.apis[0], i)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hold{code: code, link: a.PaymentURL, page: a.BookingURL, payment: u.Path[strings.LastIndex(u.Path, "/")+1:]}
+	return h
+}
+
+func (b *till) held(ctx context.Context, base string, i int) (hold, error) {
+	code := fmt.Sprintf("P%04d", i)
+	status, a, _, err := b.book(ctx, base, code, "N1")
+	if err != nil || status != http.StatusAccepted {
+		return hold{}, fmt.Errorf("book %s: %d %+v %w", code, status, a, err)
+	}
+	u, err := url.Parse(a.PaymentURL)
+	if err != nil {
+		return hold{}, err
+	}
+	return hold{code: code, link: a.PaymentURL, page: a.BookingURL, payment: u.Path[strings.LastIndex(u.Path, "/")+1:]}, nil
 }
 
 // press is a button on the gateway's page; it returns where the browser is sent.
 func (b *till) press(t *testing.T, h hold, outcome string) string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.link, strings.NewReader(url.Values{"outcome": {outcome}}.Encode()))
+	back, err := b.pressed(t.Context(), h, outcome)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return back
+}
+
+func (b *till) pressed(ctx context.Context, h hold, outcome string) (back string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.link, strings.NewReader(url.Values{"outcome": {outcome}}.Encode()))
+	if err != nil {
+		return "", err
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	status, body, header, err := b.do(r)
 	if err != nil || status != http.StatusSeeOther {
-		t.Fatalf("press %s: %d %s %v", outcome, status, body, err)
+		return "", fmt.Errorf("press %s: %d %s %w", outcome, status, body, err)
 	}
-	return header.Get("Location")
+	return header.Get("Location"), nil
 }
 
 // come is the browser coming back; it returns where it is sent.

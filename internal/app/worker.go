@@ -21,10 +21,16 @@ func NewWorker(d *Drivers, drain time.Duration, log *slog.Logger, reg prometheus
 	return record.New(record.Deps{Queue: d.Queue, Store: d.Store, Log: log, Reg: reg, Now: time.Now, DrainBudget: drain})
 }
 
-// RunWorker is the whole worker process: settings from getenv, logs to stderr.
-// It ends when ctx does, after the drain.
-func RunWorker(ctx context.Context, getenv func(string) string, stderr io.Writer) (err error) {
-	cfg, err := config.LoadWorker(getenv)
+// RunWorker is the whole worker process on that platform: settings from getenv, logs
+// to stderr. When ctx ends it stops receiving, finishes what is in hand within the
+// drain, gives the rest back to the queue, and ends; its metrics are served until
+// then.
+func RunWorker(ctx context.Context, p Platform, getenv func(string) string, stderr io.Writer) (err error) {
+	values, err := p.Settings(ctx, getenv, config.Variables[config.Worker]())
+	if err != nil {
+		return err
+	}
+	cfg, err := config.LoadWorker(values)
 	if err != nil {
 		return fmt.Errorf("settings:\n%w", err)
 	}
@@ -36,7 +42,7 @@ func RunWorker(ctx context.Context, getenv func(string) string, stderr io.Writer
 	if admin != nil {
 		defer func() { _ = admin.Close() }()
 	}
-	d, err := OpenDrivers(ctx, cfg.Data)
+	d, err := p.Open(ctx, Needs{Data: cfg.Data, Drivers: cfg.Drivers})
 	if err != nil {
 		return err
 	}
@@ -46,13 +52,19 @@ func RunWorker(ctx context.Context, getenv func(string) string, stderr io.Writer
 		return err
 	}
 	g, running := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.Run(running) })
+	end := func() error { return nil }
 	if admin != nil {
-		s := NewServer(obs.Admin(reg, d.Store.Ping), log)
+		s := NewServer(obs.Admin(reg, func(ctx context.Context) error {
+			return missing(ctx, []check{{"booking store", d.Store.Ping}, {"queue", asked(d.Queue)}})
+		}), log)
 		s.WriteTimeout = 0 // a profile takes as long as it was asked to
 		g.Go(func() error { return serve(s, admin) })
-		g.Go(func() error { <-running.Done(); return s.Close() })
+		end = s.Close
 	}
-	log.InfoContext(ctx, "working", "admin", cfg.AdminAddr)
+	g.Go(func() error { return errors.Join(w.Run(running), end()) })
+	log.InfoContext(ctx, "working", "version", obs.Version(), "admin", cfg.AdminAddr)
+	if err := tellStarted(ctx, getenv); err != nil {
+		log.WarnContext(ctx, "the service manager does not know that this process has started, and may end it", "error", err)
+	}
 	return g.Wait()
 }

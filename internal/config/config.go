@@ -1,7 +1,8 @@
 // Package config is the settings of each process: one documented struct, read
 // once at the start from the environment, checked as a whole. Everything that
 // is wrong is told at once, by the name of the variable, and a process that
-// was told anything does not start.
+// was told anything does not start. How much memory a process may use is told to
+// the Go runtime, by GOMEMLIMIT, and not here.
 //
 // A variable that is set but empty counts as not set. Any variable of type
 // Secret can be given as a file instead: HOLDFAST_REDIS_PASSWORD_FILE names a
@@ -39,9 +40,9 @@ type API struct {
 	// CodePattern is the expression that a normalised candidate code matches as
 	// a whole; ASCII. HOLDFAST_CODE_PATTERN, default ^[A-Z0-9-]{4,32}$.
 	CodePattern string `env:"CODE_PATTERN" envDefault:"^[A-Z0-9-]{4,32}$"`
-	// Objects names the driver of the published page and status.json.
-	// HOLDFAST_OBJECTS: sqlite; default sqlite.
-	Objects string `env:"OBJECTS" envDefault:"sqlite"`
+	// Pages has this process serve page, result page and status.json itself; false
+	// where a CDN does. HOLDFAST_PAGES, default true.
+	Pages bool `env:"PAGES" envDefault:"true"`
 
 	Process
 	Redis
@@ -49,6 +50,7 @@ type API struct {
 	Budgets
 	Reconciler
 	Drivers
+	Published
 	Mail
 	Money
 }
@@ -142,8 +144,8 @@ type Budgets struct {
 	// EnqueueBudget is for the queue to confirm the record.
 	// HOLDFAST_ENQUEUE_BUDGET, default 1s.
 	EnqueueBudget time.Duration `env:"ENQUEUE_BUDGET" envDefault:"1s"`
-	// ExecuteTimeout is the longest that one execute call may take; longer than
-	// the gateway's own limit. HOLDFAST_EXECUTE_TIMEOUT, default 30s.
+	// ExecuteTimeout is the longest that one execute call may take; longer than the
+	// gateway's own limit, 50s at most. HOLDFAST_EXECUTE_TIMEOUT, default 30s.
 	ExecuteTimeout time.Duration `env:"EXECUTE_TIMEOUT" envDefault:"30s"`
 }
 
@@ -160,19 +162,41 @@ type Reconciler struct {
 	ReconcileEvery time.Duration `env:"RECONCILE_EVERY" envDefault:"20s"`
 }
 
-// Drivers name what stands behind the ports that both processes share.
+// Drivers name what stands behind the ports that both processes share, and how
+// AWS is reached where one of it does.
 type Drivers struct {
-	// Store holds the booking records. HOLDFAST_STORE: sqlite; default sqlite.
+	// Store holds the booking records. HOLDFAST_STORE: sqlite or dynamodb; default
+	// sqlite.
 	Store string `env:"STORE" envDefault:"sqlite"`
-	// Queue carries records to the worker. HOLDFAST_QUEUE: sqlite; default
+	// StoreTable is the table; dynamodb needs it. HOLDFAST_STORE_TABLE, default "".
+	StoreTable string `env:"STORE_TABLE"`
+	// Queue carries records to the worker. HOLDFAST_QUEUE: sqlite or sqs; default
 	// sqlite.
 	Queue string `env:"QUEUE" envDefault:"sqlite"`
+	// QueueName names the queue, NAME.fifo, and that of its dead letters,
+	// NAME-dead.fifo; sqs needs it. HOLDFAST_QUEUE_NAME, default "".
+	QueueName string `env:"QUEUE_NAME"`
+	// AWSRegion is the region of everything that is used there; every driver of AWS
+	// needs it. HOLDFAST_AWS_REGION, default "".
+	AWSRegion string `env:"AWS_REGION"`
+	// AWSEndpoint is the base URL of an emulator that stands in for all of AWS; ""
+	// is AWS. HOLDFAST_AWS_ENDPOINT, default "".
+	AWSEndpoint string `env:"AWS_ENDPOINT"`
+}
+
+// Published is where page and status.json lie.
+type Published struct {
+	// Objects names the driver of the published page and status.json.
+	// HOLDFAST_OBJECTS: sqlite or s3; default sqlite.
+	Objects string `env:"OBJECTS" envDefault:"sqlite"`
+	// ObjectsBucket is the bucket; s3 needs it. HOLDFAST_OBJECTS_BUCKET, default "".
+	ObjectsBucket string `env:"OBJECTS_BUCKET"`
 }
 
 // Mail is how confirmations are sent.
 type Mail struct {
 	// MailDriver sends. HOLDFAST_MAIL: outbox, which writes files into the data
-	// folder, or smtp; default outbox.
+	// folder, smtp or ses; default outbox.
 	MailDriver string `env:"MAIL" envDefault:"outbox"`
 	// MailFrom is the sender's address, with or without a name.
 	// HOLDFAST_MAIL_FROM, default Holdfast <no-reply@localhost>.
@@ -193,6 +217,9 @@ type Mail struct {
 	// SMTPHello is the name that this machine gives itself there; "" is its address.
 	// HOLDFAST_SMTP_HELLO, default "".
 	SMTPHello string `env:"SMTP_HELLO"`
+	// SESConfigurationSet is the set whose events tell of bounces; "" names none.
+	// HOLDFAST_SES_CONFIGURATION_SET, default "".
+	SESConfigurationSet string `env:"SES_CONFIGURATION_SET"`
 }
 
 // Money is what is done about money that is no plain payment of its seat.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +58,7 @@ func TestLoadAPI_Defaults(t *testing.T) {
 	want := config.API{
 		Addr: "127.0.0.1:8080", AdminAddr: "127.0.0.1:9090",
 		PublicURL: "https://seats.example", SealKey: config.NewSecret(sealKey),
-		CodePattern: booking.DefaultCodePattern, Objects: "sqlite", Linger: 5 * time.Second,
+		CodePattern: booking.DefaultCodePattern, Pages: true, Linger: 5 * time.Second,
 		Process: config.Process{Data: "data", LogLevel: slog.LevelInfo, Drain: 35 * time.Second},
 		Redis: config.Redis{
 			RedisAddr: "127.0.0.1:6379", RedisPool: 300, KeyPrefix: "{sale}:", Acks: config.AcksAuto,
@@ -77,6 +78,7 @@ func TestLoadAPI_Defaults(t *testing.T) {
 		},
 		Reconciler: config.Reconciler{QueryRate: 200, ReconcileWidth: 64, ReconcileEvery: 20 * time.Second},
 		Drivers:    config.Drivers{Store: "sqlite", Queue: "sqlite"},
+		Published:  config.Published{Objects: "sqlite"},
 		Mail:       config.Mail{MailDriver: "outbox", MailFrom: "Holdfast <no-reply@localhost>", SMTPEncryption: "starttls"},
 		Money:      config.Money{RefundRate: 5},
 	}
@@ -117,8 +119,11 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		"HOLDFAST_REDIS_BUDGET": "1500ms", "HOLDFAST_CREATE_BUDGET": "4s",
 		"HOLDFAST_ENQUEUE_BUDGET": "2s", "HOLDFAST_EXECUTE_TIMEOUT": "31s",
 		"HOLDFAST_QUERY_RATE": "50", "HOLDFAST_RECONCILE_WIDTH": "8",
-		"HOLDFAST_RECONCILE_EVERY": "5s", "HOLDFAST_DRAIN": "40s", "HOLDFAST_STORE": "sqlite",
-		"HOLDFAST_QUEUE": "sqlite", "HOLDFAST_OBJECTS": "sqlite", "HOLDFAST_MAIL": "smtp",
+		"HOLDFAST_RECONCILE_EVERY": "5s", "HOLDFAST_DRAIN": "40s", "HOLDFAST_STORE": "dynamodb",
+		"HOLDFAST_STORE_TABLE": "bookings", "HOLDFAST_QUEUE": "sqs", "HOLDFAST_QUEUE_NAME": "records",
+		"HOLDFAST_AWS_REGION":   "ap-south-1",
+		"HOLDFAST_AWS_ENDPOINT": "http://moto:5000", "HOLDFAST_OBJECTS": "s3", "HOLDFAST_OBJECTS_BUCKET": "seats-page",
+		"HOLDFAST_SES_CONFIGURATION_SET": "bounces", "HOLDFAST_PAGES": "false", "HOLDFAST_MAIL": "smtp",
 		"HOLDFAST_MAIL_FROM": "exam@example.org", "HOLDFAST_LOG_LEVEL": "debug",
 		"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_PORT": "2525", "HOLDFAST_SMTP_ENCRYPTION": "implicit",
 		"HOLDFAST_SMTP_USERNAME": "seats", "HOLDFAST_SMTP_PASSWORD": "s3cret-smtp", "HOLDFAST_SMTP_HELLO": "api.example",
@@ -155,6 +160,13 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		{"ReconcileWidth", got.ReconcileWidth, 8},
 		{"SMTPPassword", got.SMTPPassword.Reveal(), "s3cret-smtp"},
 		{"SMTPPort", got.SMTPPort, 2525},
+		{"StoreTable", got.StoreTable, "bookings"},
+		{"QueueName", got.QueueName, "records"},
+		{"AWSRegion", got.AWSRegion, "ap-south-1"},
+		{"AWSEndpoint", got.AWSEndpoint, "http://moto:5000"},
+		{"ObjectsBucket", got.ObjectsBucket, "seats-page"},
+		{"SESConfigurationSet", got.SESConfigurationSet, "bounces"},
+		{"Pages", got.Pages, false},
 		{"NotifyTopic", got.NotifyTopic, "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929"},
 		{"RefundAuto", got.RefundAuto, true},
 		{"RefundRate", got.RefundRate, 2},
@@ -187,7 +199,7 @@ func TestLoadAPI_TellsEverythingAtOnce(t *testing.T) {
 		`HOLDFAST_SEAL_KEY: required`,
 		`HOLDFAST_REDIS_POOL: strconv.ParseInt: parsing "many": invalid syntax`,
 		`HOLDFAST_GATEWAY_PASSWORD: required`,
-		`HOLDFAST_STORE: "paper": want sqlite`,
+		`HOLDFAST_STORE: "paper": want sqlite or dynamodb`,
 		`HOLDFAST_GATEWAY_SLOTS: 0: want at least 1`,
 		`HOLDFAST_REQUEST_BUDGET: 8s: want more than the 8s of Redis, create and enqueue together`,
 	}, "\n")
@@ -235,16 +247,20 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"LINGER", "-1s"},
 		{"CREATE_BUDGET", "-1s"},
 		{"ENQUEUE_BUDGET", "soon"},
-		{"EXECUTE_TIMEOUT", "0s"},
+		{"EXECUTE_TIMEOUT", "0s"}, {"EXECUTE_TIMEOUT", "51s"},
 		{"DRAIN", "30s"},
 		{"DRAIN", "0s"},
 		{"QUERY_RATE", "0"},
 		{"RECONCILE_WIDTH", "0"},
 		{"RECONCILE_EVERY", "0s"},
-		{"STORE", "dynamodb"},
-		{"QUEUE", "sqs"},
-		{"OBJECTS", "s3"},
-		{"MAIL", "ses"},
+		{"STORE", "DynamoDB"},
+		{"QUEUE", "kafka"},
+		{"QUEUE_NAME", "records.fifo"},
+		{"QUEUE_NAME", strings.Repeat("q", 71)},
+		{"OBJECTS", "tape"},
+		{"AWS_ENDPOINT", "moto:5000"},
+		{"PAGES", "perhaps"},
+		{"MAIL", "pigeon"},
 		{"NOTIFY_TOPIC", "arn:aws:sqs:ap-southeast-1:123456789012:queue"},
 		{"REFUND_AUTO", "perhaps"},
 		{"REFUND_RATE", "0"},
@@ -275,6 +291,65 @@ func TestLoadAPI_SMTPNeedsItsServer(t *testing.T) {
 		set["HOLDFAST_MAIL"] = "smtp"
 		if _, err := config.LoadAPI(with(set)); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestVariables_AreTheOnesThatAreRead(t *testing.T) {
+	t.Parallel()
+	asked := map[string]bool{}
+	if _, err := config.LoadWorker(func(name string) string { asked[name] = true; return "" }); err != nil {
+		t.Fatal(err)
+	}
+	got := config.Variables[config.Worker]() // it has no secrets, and so no files
+	slices.Sort(got)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(asked)), got); diff != "" {
+		t.Errorf("variables (-read +named):\n%s", diff)
+	}
+	if !slices.Contains(config.Variables[config.API](), "HOLDFAST_SEAL_KEY") {
+		t.Error("variables of the API: got no HOLDFAST_SEAL_KEY, want every setting")
+	}
+}
+
+// An AWS driver wants all that it needs, told together, and nothing of what the
+// others need.
+func TestLoad_AWSDriversNeedTheirSettings(t *testing.T) {
+	t.Parallel()
+	const region = "HOLDFAST_AWS_REGION: required with a driver of AWS"
+	queue := "HOLDFAST_QUEUE_NAME: required with HOLDFAST_QUEUE=sqs"
+	table := "HOLDFAST_STORE_TABLE: required with HOLDFAST_STORE=dynamodb"
+	bucket := "HOLDFAST_OBJECTS_BUCKET: required with HOLDFAST_OBJECTS=s3"
+	all := []string{"HOLDFAST_STORE=dynamodb", "HOLDFAST_QUEUE=sqs", "HOLDFAST_OBJECTS=s3", "HOLDFAST_MAIL=ses"}
+	api := func(get func(string) string) error { _, err := config.LoadAPI(get); return err }
+	worker := func(get func(string) string) error { _, err := config.LoadWorker(get); return err }
+	operator := func(get func(string) string) error { _, err := config.LoadOperator(get); return err }
+	for _, c := range []struct {
+		name string
+		load func(func(string) string) error
+		set  []string
+		want []string
+	}{
+		{"API/Store", api, all[:1], []string{table, region}},
+		{"API/Queue", api, all[1:2], []string{queue, region}},
+		{"API/Objects", api, all[2:3], []string{bucket, region}},
+		{"API/Mail", api, all[3:], []string{region}},
+		{"API/All", api, all, []string{table, queue, bucket, region}},
+		{"Worker/All", worker, all, []string{table, queue, region}},
+		{"Worker/ObjectsAreTheApis", worker, all[2:], nil},
+		{"Operator/All", operator, all, []string{table, queue, bucket, region}},
+		{"Operator/Objects", operator, all[2:3], []string{bucket, region}},
+	} {
+		set := map[string]string{}
+		for _, pair := range c.set {
+			name, value, _ := strings.Cut(pair, "=")
+			set[name] = value
+		}
+		var got []string
+		if err := c.load(with(set)); err != nil {
+			got = strings.Split(err.Error(), "\n")
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: errors (-want +got):\n%s", c.name, diff)
 		}
 	}
 }

@@ -48,13 +48,12 @@ func LoadAPI(getenv func(string) string) (API, error) {
 	if _, err := regexp.Compile(c.CodePattern); err != nil {
 		p.bad("CODE_PATTERN", "%w", err)
 	}
-	p.oneOf("OBJECTS", c.Objects, "sqlite")
-
 	if c.Linger < 0 {
 		p.bad("LINGER", "%s: want 0s or more", c.Linger)
 	}
 	p.process(c.Process)
 	p.drivers(c.Drivers)
+	p.published(c.Published)
 	p.redis(c.Redis)
 	p.url("GATEWAY_URL", c.GatewayURL)
 	p.atLeast("GATEWAY_SLOTS", c.GatewaySlots, 1)
@@ -62,8 +61,9 @@ func LoadAPI(getenv func(string) string) (API, error) {
 	p.atLeast("QUERY_RATE", c.QueryRate, 1)
 	p.atLeast("RECONCILE_WIDTH", c.ReconcileWidth, 1)
 	p.positive("RECONCILE_EVERY", c.ReconcileEvery)
-	p.oneOf("MAIL", c.MailDriver, "outbox", "smtp")
+	p.oneOf("MAIL", c.MailDriver, "outbox", "smtp", "ses")
 	p.smtp(c.Mail)
+	p.region(c.Drivers, c.Objects == "s3", c.MailDriver == "ses")
 	p.atLeast("REFUND_RATE", c.RefundRate, 1)
 	if t := c.NotifyTopic; t != "" && !topicARN.MatchString(t) {
 		p.bad("NOTIFY_TOPIC", "%q: want arn:aws:sns:<region>:<account>:<name>", t)
@@ -81,8 +81,12 @@ func LoadWorker(getenv func(string) string) (Worker, error) {
 	c.AdminAddr = p.admin(c.AdminAddr)
 	p.process(c.Process)
 	p.drivers(c.Drivers)
+	p.region(c.Drivers)
 	return c, p.err()
 }
+
+// queueName leaves room for -dead.fifo in the 80 characters that SQS takes.
+var queueName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,70}$`)
 
 // topicARN is the shape; the webhook's own check is stricter.
 var topicARN = regexp.MustCompile(`^arn:aws:sns:[a-z0-9-]+:[0-9]{12}:[A-Za-z0-9_-]{1,256}$`)
@@ -91,9 +95,7 @@ func (p *problems) smtp(c Mail) {
 	if c.MailDriver != "smtp" {
 		return
 	}
-	if c.SMTPHost == "" {
-		p.bad("SMTP_HOST", "required with HOLDFAST_MAIL=smtp")
-	}
+	p.neededBy("HOLDFAST_MAIL=smtp", true, "SMTP_HOST", c.SMTPHost)
 	if c.SMTPPort < 0 || c.SMTPPort > 65535 {
 		p.bad("SMTP_PORT", "%d: want 0 to 65535", c.SMTPPort)
 	}
@@ -141,6 +143,16 @@ func split(err error) []error {
 		return []error{err}
 	}
 	return nil
+}
+
+// Variables are the names of all variables that the process of these settings reads,
+// without those of files.
+func Variables[Settings API | Worker | Operator | Gateway]() []string {
+	var names []string
+	for _, f := range fields(reflect.TypeFor[Settings]()) {
+		names = append(names, prefix+f.variable)
+	}
+	return names
 }
 
 type field struct {
@@ -201,8 +213,34 @@ func (p *problems) process(c Process) {
 }
 
 func (p *problems) drivers(c Drivers) {
-	p.oneOf("STORE", c.Store, "sqlite")
-	p.oneOf("QUEUE", c.Queue, "sqlite")
+	p.oneOf("STORE", c.Store, "sqlite", "dynamodb")
+	p.neededBy("HOLDFAST_STORE=dynamodb", c.Store == "dynamodb", "STORE_TABLE", c.StoreTable)
+	p.oneOf("QUEUE", c.Queue, "sqlite", "sqs")
+	p.neededBy("HOLDFAST_QUEUE=sqs", c.Queue == "sqs", "QUEUE_NAME", c.QueueName)
+	if c.QueueName != "" && !queueName.MatchString(c.QueueName) {
+		p.bad("QUEUE_NAME", "%q: want 1 to 70 letters, digits, - and _; .fifo is added", c.QueueName)
+	}
+	if c.AWSEndpoint != "" {
+		p.url("AWS_ENDPOINT", c.AWSEndpoint)
+	}
+}
+
+func (p *problems) published(c Published) {
+	p.oneOf("OBJECTS", c.Objects, "sqlite", "s3")
+	p.neededBy("HOLDFAST_OBJECTS=s3", c.Objects == "s3", "OBJECTS_BUCKET", c.ObjectsBucket)
+}
+
+// region wants the region where a driver of AWS is named, among those of all
+// processes or the process's own.
+func (p *problems) region(c Drivers, own ...bool) {
+	used := c.Store == "dynamodb" || c.Queue == "sqs" || slices.Contains(own, true)
+	p.neededBy("a driver of AWS", used, "AWS_REGION", c.AWSRegion)
+}
+
+func (p *problems) neededBy(what string, used bool, variable, got string) {
+	if used && got == "" {
+		p.bad(variable, "required with %s", what)
+	}
 }
 
 func (p *problems) redis(c Redis) {
@@ -215,12 +253,19 @@ func (p *problems) redis(c Redis) {
 	}
 }
 
+// mostExecute is less than the minute for which `bookings resolve` takes an announced
+// call to be in flight.
+const mostExecute = 50 * time.Second
+
 func (p *problems) budgets(c Budgets, drain time.Duration) {
 	p.positive("REQUEST_BUDGET", c.RequestBudget)
 	p.positive("REDIS_BUDGET", c.RedisBudget)
 	p.positive("CREATE_BUDGET", c.CreateBudget)
 	p.positive("ENQUEUE_BUDGET", c.EnqueueBudget)
 	p.positive("EXECUTE_TIMEOUT", c.ExecuteTimeout)
+	if c.ExecuteTimeout > mostExecute {
+		p.bad("EXECUTE_TIMEOUT", "%s: want at most %s, or an operator could end an attempt whose call is in flight", c.ExecuteTimeout, mostExecute)
+	}
 	if p.ok("REDIS_BUDGET") && c.RedisBudget < leastRedisBudget {
 		p.bad("REDIS_BUDGET", "%s: want at least %s, more than an acknowledgement takes", c.RedisBudget, leastRedisBudget)
 	}

@@ -11,9 +11,6 @@ import (
 // Operator is the settings of seatctl: where the deployment's parts are. What
 // only some commands need, the gateway, is LoadGateway's.
 type Operator struct {
-	// Objects names the driver of the published status.json. HOLDFAST_OBJECTS:
-	// sqlite; default sqlite.
-	Objects string `env:"OBJECTS" envDefault:"sqlite"`
 	// StatusURL is where status.json is read by HTTP instead of from the object
 	// store. HOLDFAST_STATUS_URL, default "".
 	StatusURL string `env:"STATUS_URL"`
@@ -21,6 +18,7 @@ type Operator struct {
 	Process
 	Redis
 	Drivers
+	Published
 }
 
 // LoadOperator reads the operator's settings, as LoadAPI does.
@@ -30,7 +28,8 @@ func LoadOperator(getenv func(string) string) (Operator, error) {
 	p.process(c.Process)
 	p.drivers(c.Drivers)
 	p.redis(c.Redis)
-	p.oneOf("OBJECTS", c.Objects, "sqlite")
+	p.published(c.Published)
+	p.region(c.Drivers, c.Objects == "s3")
 	if c.StatusURL != "" {
 		p.url("STATUS_URL", c.StatusURL)
 	}

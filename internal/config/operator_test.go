@@ -20,10 +20,10 @@ func TestLoadOperator_DefaultsNeedNoVariable(t *testing.T) {
 		t.Fatalf("LoadOperator without any variable: got %v, want nil", err)
 	}
 	want := config.Operator{
-		Objects: "sqlite",
-		Process: config.Process{Data: "data", LogLevel: slog.LevelInfo, Drain: 35 * time.Second},
-		Redis:   config.Redis{RedisAddr: "127.0.0.1:6379", RedisPool: 300, KeyPrefix: "{sale}:", Acks: config.AcksAuto},
-		Drivers: config.Drivers{Store: "sqlite", Queue: "sqlite"},
+		Process:   config.Process{Data: "data", LogLevel: slog.LevelInfo, Drain: 35 * time.Second},
+		Redis:     config.Redis{RedisAddr: "127.0.0.1:6379", RedisPool: 300, KeyPrefix: "{sale}:", Acks: config.AcksAuto},
+		Drivers:   config.Drivers{Store: "sqlite", Queue: "sqlite"},
+		Published: config.Published{Objects: "sqlite"},
 	}
 	if diff := cmp.Diff(want, got, revealed); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

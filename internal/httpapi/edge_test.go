@@ -257,6 +257,15 @@ func TestHealth_SaysWhetherThisProcessTakesTraffic(t *testing.T) {
 	wantRefusal(t, "health when draining", e.send(t, http.MethodGet, "/health", "", ""), 503, "try_again")
 }
 
+func TestHealth_TellsTheVersion(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, func(d *httpapi.Deps) { d.Version = "v1.2.3" })
+	w := e.send(t, http.MethodGet, "/health", "", "")
+	if diff := cmp.Diff(map[string]any{"status": "ok", "version": "v1.2.3"}, decode(t, w.Body)); diff != "" {
+		t.Errorf("health (-want +got):\n%s", diff)
+	}
+}
+
 func TestRequestID_IsNewEveryTimeAndNotTheClients(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, nil)

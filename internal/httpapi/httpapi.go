@@ -77,8 +77,10 @@ type Deps struct {
 	ResultURL string
 	// ReturnBudget is how long a browser that comes back from the gateway waits.
 	ReturnBudget time.Duration
-	Log          *slog.Logger
-	Registerer   prometheus.Registerer
+	// Version is told by /health; "" is not.
+	Version    string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
 }
 
 // Server is the edge as an http.Handler.
@@ -140,11 +142,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 // goes on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+type health struct {
+	Status  string `json:"status"`
+	Version string `json:"version,omitempty"`
+}
+
 // health touches no dependency: an outage of Redis must not have the balancer
 // take away every server at once.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 	if s.draining.Load() {
 		return fmt.Errorf("draining: %w", booking.ErrTryAgain)
 	}
-	return reply(w, http.StatusOK, map[string]string{"status": "ok"})
+	return reply(w, http.StatusOK, health{Status: "ok", Version: s.Version})
 }

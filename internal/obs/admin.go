@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +21,7 @@ const readyWithin = 2 * time.Second
 // never behind the load balancer. The caller may add routes.
 //
 // /ready answers 200 {"ready":true}, or 503 with the error of ready as its
-// "reason". ready may ask dependencies; it gets 2 s and must be safe for
+// "reason", on one line. ready may ask dependencies; it gets 2 s and must be safe for
 // concurrent use.
 func Admin(reg *prometheus.Registry, ready func(ctx context.Context) error) *http.ServeMux {
 	mux := http.NewServeMux()
@@ -29,7 +30,7 @@ func Admin(reg *prometheus.Registry, ready func(ctx context.Context) error) *htt
 		ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
 		defer cancel()
 		if err := ready(ctx); err != nil {
-			reply(w, http.StatusServiceUnavailable, readiness{Reason: err.Error()})
+			reply(w, http.StatusServiceUnavailable, readiness{Reason: strings.ReplaceAll(err.Error(), "\n", "; ")})
 			return
 		}
 		reply(w, http.StatusOK, readiness{Ready: true})

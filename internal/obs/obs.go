@@ -32,6 +32,17 @@ func NewRegistry() *prometheus.Registry {
 	return reg
 }
 
+// Version is what was built: the module's version as the Go command stamped it,
+// which for a commit without a tag has its time and the start of its hash, and ends
+// in +dirty where the source was changed; "devel" where the build recorded none.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
+}
+
 // buildInfo is 1, with what was built as labels; "unknown" where the build
 // recorded nothing.
 func buildInfo() prometheus.Collector {
@@ -46,7 +57,7 @@ func buildInfo() prometheus.Collector {
 	}
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "holdfast_build_info",
-		Help:        "1, labelled with the revision and the Go version of the build.",
-		ConstLabels: prometheus.Labels{"revision": revision, "go": goVersion},
+		Help:        "1, labelled with the version, the revision and the Go version of the build.",
+		ConstLabels: prometheus.Labels{"version": Version(), "revision": revision, "go": goVersion},
 	}, func() float64 { return 1 })
 }

@@ -107,6 +107,10 @@ func TestAdmin_ReadySaysWhyNot(t *testing.T) {
 		{"Ready", alwaysReady, 200, `{"ready":true}`},
 		{"NotReady", func(context.Context) error { return errors.New("maxmemory-policy is unknown") },
 			503, `{"ready":false,"reason":"maxmemory-policy is unknown"}`},
+		{"NotReadyTwice", func(context.Context) error {
+			return errors.Join(errors.New("redis: asleep"), errors.New("queue: gone"))
+		},
+			503, `{"ready":false,"reason":"redis: asleep; queue: gone"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +145,7 @@ func TestAdmin_MetricsShowRuntimeBuildAndOwn(t *testing.T) {
 	if res.Code != http.StatusOK {
 		t.Errorf("/metrics: got %d, want 200", res.Code)
 	}
-	for _, want := range []string{"go_goroutines", "process_", "holdfast_build_info{go=\"go", "holdfast_own_total 1"} {
+	for _, want := range []string{"go_goroutines", "process_", "holdfast_build_info{go=\"go", `,version="` + obs.Version() + `"} 1`, "holdfast_own_total 1"} {
 		if !strings.Contains(res.Body.String(), want) {
 			t.Errorf("/metrics: got no %s in\n%s", want, res.Body.String())
 		}

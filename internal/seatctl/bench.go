@@ -11,6 +11,7 @@ type benchCommand struct {
 	Alternatives alternativesCommand `cmd:"" help:"Sell one hot level by our script and by other ways."`
 	Gateway      gatewayCommand      `cmd:"" help:"Measure rejections while the payment gateway is slow."`
 	Wave         waveCommand         `cmd:"" help:"Let many holds fall due within a minute and see them settled."`
+	Worker       workerCommand       `cmd:"" help:"Measure the worker, from the durable queue to the durable store."`
 }
 
 // benchFlags: the figures have one form, which --json names for scripts.
@@ -95,4 +96,33 @@ func (c *waveCommand) Run(s *session) error {
 		return wrong(err)
 	}
 	return nil
+}
+
+type workerCommand struct {
+	benchFlags
+	Records int `help:"How many records are queued before each round." default:"10000"`
+}
+
+// Help is kong's detailed help.
+func (workerCommand) Help() string {
+	return `Works in a folder of its own for temporary files, which must be on a disk, and
+touches no deployment. How far it is goes to stderr, the figures as one JSON
+document to stdout.
+
+Exit status: 0 measured, every record written once and in the order of its group;
+2 not so, or it could not be run.
+
+Example:
+  seatctl bench worker --json > worker.json`
+}
+
+// Run is the command.
+func (c *workerCommand) Run(s *session) error {
+	o := bench.DefaultWorker()
+	o.Records = c.Records
+	r, err := bench.Worker(s.ctx, o, s.stderr)
+	if err != nil {
+		return err
+	}
+	return s.printJSON(r)
 }

@@ -12,6 +12,7 @@ func TestBench_HelpHasAnExampleAndExitCodes(t *testing.T) {
 	t.Parallel()
 	run(t, "", "bench", "gateway", "--help").want(t, 0, "Example:", "Exit status:", "seatctl bench gateway")
 	run(t, "", "bench", "wave", "--help").want(t, 0, "Example:", "Exit status:", "1 not so", "--holds=20000", "--latency=100ms")
+	run(t, "", "bench", "worker", "--help").want(t, 0, "Example:", "Exit status:", "2 not so", "--records=10000")
 }
 
 func TestBenchWave_PrintsOneDocument(t *testing.T) {
@@ -27,4 +28,13 @@ func TestBenchWave_PrintsOneDocument(t *testing.T) {
 func TestBenchWave_NoHoldsCannotBeRun(t *testing.T) {
 	t.Parallel()
 	run(t, "", "bench", "wave", "--holds", "0").want(t, 2, "holds")
+}
+
+func TestBenchWorker_PrintsOneDocument(t *testing.T) {
+	r := run(t, "", "bench", "worker", "--records", "200", "--json")
+	r.want(t, 0)
+	var got bench.WorkerResult
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil || got.Records != 200 || got.RecordsPerS <= 0 || got.Synchronous != "FULL" {
+		t.Errorf("got %+v, %v, want a rate for 200 durable records", got, err)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"holdfast/internal/app"
 )
 
 // RefundService is what the refund commands work on.
@@ -52,7 +54,7 @@ func RunRefunds(ctx context.Context, data, stdin string, args ...string) (code i
 	}
 	parsed, err := parser.Parse(append([]string{"refunds"}, args...))
 	if err == nil && !helped {
-		err = parsed.Run(&session{ctx: ctx, data: data, getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
+		err = parsed.Run(&session{ctx: ctx, platform: app.Local(), data: data, getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs})
 	}
 	if helped {
 		err = nil

@@ -56,6 +56,7 @@ Example:
 // session is what a command runs with.
 type session struct {
 	ctx            context.Context
+	platform       app.Platform
 	data           string
 	getenv         func(string) string
 	stdin          io.Reader
@@ -79,8 +80,8 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func wrong(err error) error { return &exitError{exitWrong, err} }
 
-// Run runs one command and returns its exit code.
-func Run(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+// Run runs one command on that platform and returns its exit code.
+func Run(ctx context.Context, p app.Platform, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var c commands
 	helped := false
 	parser, err := kong.New(&c,
@@ -97,7 +98,7 @@ func Run(ctx context.Context, args []string, getenv func(string) string, stdin i
 	if err != nil {
 		return end(stderr, fmt.Errorf("%w; see seatctl --help", err))
 	}
-	s := &session{ctx: ctx, data: c.Data, getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
+	s := &session{ctx: ctx, platform: p, data: c.Data, getenv: getenv, stdin: stdin, stdout: stdout, stderr: stderr}
 	return end(stderr, parsed.Run(s))
 }
 
@@ -116,7 +117,7 @@ func end(stderr io.Writer, err error) int {
 	return code
 }
 
-// settings are the variables that name the deployment.
+// settings are the variables that name the deployment, references as they are.
 func (s *session) settings() (getenv func(string) string, err error) {
 	if s.data == "" {
 		return s.getenv, nil
@@ -133,6 +134,13 @@ func (s *session) open(gateway bool) (*app.Operator, error) {
 	if err != nil {
 		return nil, err
 	}
+	names := config.Variables[config.Operator]()
+	if gateway {
+		names = append(names, config.Variables[config.Gateway]()...)
+	}
+	if getenv, err = s.platform.Settings(s.ctx, getenv, names); err != nil {
+		return nil, err
+	}
 	cfg, err := config.LoadOperator(getenv)
 	if err != nil {
 		return nil, fmt.Errorf("settings:\n%w", err)
@@ -145,7 +153,7 @@ func (s *session) open(gateway bool) (*app.Operator, error) {
 		}
 		pay = &g
 	}
-	return app.OpenOperator(s.ctx, cfg, pay, obs.NewLogger(s.stderr, max(cfg.LogLevel, slog.LevelWarn)))
+	return app.OpenOperator(s.ctx, s.platform.Open, cfg, pay, obs.NewLogger(s.stderr, max(cfg.LogLevel, slog.LevelWarn)))
 }
 
 // printJSON writes one document.

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/examples"
+	"holdfast/internal/app"
 	"holdfast/internal/app/local"
 	"holdfast/internal/config"
 	queue "holdfast/internal/queue/sqlite"
@@ -106,7 +107,7 @@ type result struct {
 func run(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code := seatctl.Run(t.Context(), args, func(string) string { return "" }, strings.NewReader(stdin), &out, &errs)
+	code := seatctl.Run(t.Context(), app.Local(), args, func(string) string { return "" }, strings.NewReader(stdin), &out, &errs)
 	return result{code, out.String(), errs.String()}
 }
 

@@ -213,7 +213,7 @@ func newSoak(t *testing.T, seed uint64, size soakSize) *soak {
 	t.Cleanup(func() { s.rdb.Close() })
 
 	log := s.log()
-	drivers, err := app.OpenDrivers(t.Context(), s.data)
+	drivers, err := app.OpenLocal(t.Context(), app.Needs{Data: s.data, Drivers: config.Drivers{Store: "sqlite", Queue: "sqlite"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,11 +151,12 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 	if err != nil {
 		return err
 	}
-	drivers, err := app.OpenDrivers(ctx, s.data)
+	drivers, err := app.OpenLocal(ctx, app.Needs{Data: s.data, Drivers: cfg.Drivers, Mail: cfg.Mail, Now: time.Now})
 	if err != nil {
 		return err
 	}
 	closing(drivers.Close)
+	drivers.Objects = memory.New()
 	reg := obs.NewRegistry()
 	token := filepath.Join(s.data, "gateway-token.json")
 	webhook, err := notify(gateway, cfg.PublicURL)
@@ -163,7 +164,7 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		return err
 	}
 	api, err := app.NewAPI(ctx, cfg, app.Extras{
-		Drivers: drivers, Objects: memory.New(), InProcessRedis: seats.inProcess, Webhook: webhook, Terms: mockTerms(),
+		Drivers: drivers, InProcessRedis: seats.inProcess, Webhook: webhook, Terms: mockTerms(),
 		KeepToken: func(_ context.Context, state []byte) error { return writeFile(token, state) },
 	}, log, reg)
 	if err != nil {

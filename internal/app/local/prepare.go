@@ -13,6 +13,7 @@ import (
 	"holdfast/examples"
 	"holdfast/internal/app"
 	"holdfast/internal/booking"
+	queue "holdfast/internal/queue/sqlite"
 	"holdfast/internal/record"
 	"holdfast/internal/salefile"
 	"holdfast/internal/saleops"
@@ -35,7 +36,9 @@ func prepare(ctx context.Context, s settings, api *app.API, worker *record.Worke
 	}
 	// This process alone has the folder, so nobody is at work on what a killed one
 	// had in hand.
-	if err := api.Drivers.Queue.Recover(ctx); err != nil {
+	if q, ok := api.Drivers.Queue.(*queue.Queue); !ok {
+		return fmt.Errorf("queue is a %T: the local profile has its own, in the data folder", api.Drivers.Queue)
+	} else if err := q.Recover(ctx); err != nil {
 		return err
 	}
 	// A dead letter may be a seat; one that really cannot be read stops the rebuild.
