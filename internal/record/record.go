@@ -80,7 +80,8 @@ type Deps struct {
 	Log   *slog.Logger
 	Reg   prometheus.Registerer
 	Now   func() time.Time
-	// Pollers is how many batches are in hand at most. Default 4.
+	// Pollers is how many batches are in hand at most: the more, the more writes share
+	// a flush of the disk. Default 8.
 	Pollers int
 	// Visibility and MaxReceives are the queue's settings. Default 60 s and 5.
 	Visibility  time.Duration
@@ -102,7 +103,7 @@ func New(d Deps) (*Worker, error) {
 	if d.Queue == nil || d.Store == nil || d.Log == nil || d.Reg == nil || d.Now == nil {
 		return nil, errors.New("record: queue, store, log, registry or clock is missing")
 	}
-	d.Pollers = cmp.Or(d.Pollers, 4)
+	d.Pollers = cmp.Or(d.Pollers, 8)
 	d.Visibility = cmp.Or(d.Visibility, time.Minute)
 	d.MaxReceives = cmp.Or(d.MaxReceives, 5)
 	d.DrainBudget = cmp.Or(d.DrainBudget, 20*time.Second)

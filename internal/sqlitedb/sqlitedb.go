@@ -27,6 +27,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
+// How every file is written: a commit has been flushed to the disk when it returns.
+const (
+	JournalMode = "WAL"
+	Synchronous = "FULL"
+)
+
 const (
 	// lockTimeout is how long a write or an opening waits for another process's
 	// transaction. Those take milliseconds.
@@ -78,7 +84,7 @@ func Open(ctx context.Context, path string, schema Schema) (*DB, error) {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	d := &DB{path: path, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	d.write, err = sql.Open("sqlite", dsn(abs, 0, "journal_mode(WAL)", "synchronous(FULL)", "journal_size_limit(67108864)"))
+	d.write, err = sql.Open("sqlite", dsn(abs, 0, "journal_mode("+JournalMode+")", "synchronous("+Synchronous+")", "journal_size_limit(67108864)"))
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}

@@ -72,17 +72,27 @@ func (s *Store) PutHeld(ctx context.Context, rec booking.Record) (booking.Record
 	if err := validHeld(rec); err != nil {
 		return booking.Record{}, false, fmt.Errorf("put held record: %w", err)
 	}
+	rec, body, err := encode(rec)
+	if err != nil {
+		return booking.Record{}, false, fmt.Errorf("put held record %s: %w", key(rec.CandidateHash, rec.Attempt), err)
+	}
 	type result struct {
 		rec     booking.Record
 		created bool
 	}
+	// This is the write there are most of, and nearly always the first of its
+	// attempt: one statement then.
 	r, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (result, error) {
-		have, err := load(tx, rec.CandidateHash, rec.Attempt)
-		if !errors.Is(err, booking.ErrNotFound) {
-			return result{rec: have}, err
+		res, err := tx.Exec(`INSERT INTO records (candidate_hash, attempt, payment_id, body) VALUES (?, ?, ?, ?)
+			ON CONFLICT (candidate_hash, attempt) DO NOTHING`, rec.CandidateHash, rec.Attempt, rec.PaymentID, body)
+		if err != nil {
+			return result{}, err
 		}
-		put, err := save(tx, rec)
-		return result{rec: put, created: true}, err
+		if n, err := res.RowsAffected(); err != nil || n > 0 {
+			return result{rec: rec, created: true}, err
+		}
+		have, err := load(tx, rec.CandidateHash, rec.Attempt)
+		return result{rec: have}, err
 	})
 	if err != nil {
 		return booking.Record{}, false, fmt.Errorf("put held record %s: %w", key(rec.CandidateHash, rec.Attempt), err)
@@ -468,19 +478,26 @@ func load(tx *sqlitedb.Tx, hash, attempt string) (booking.Record, error) {
 	return decode(hash, attempt, body)
 }
 
-// save writes a record whole, times in UTC, and returns it as a later read will.
+// save writes a record whole and returns it as a later read will.
 func save(tx *sqlitedb.Tx, rec booking.Record) (booking.Record, error) {
-	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.AskedAt, &rec.MailClaimUntil, &rec.TTL} {
-		*t = t.Round(0).UTC()
-	}
-	body, err := json.Marshal(rec)
+	rec, body, err := encode(rec)
 	if err != nil {
 		return booking.Record{}, err
 	}
 	_, err = tx.Exec(`INSERT INTO records (candidate_hash, attempt, payment_id, body) VALUES (?, ?, ?, ?)
 		ON CONFLICT (candidate_hash, attempt) DO UPDATE SET payment_id = excluded.payment_id, body = excluded.body`,
-		rec.CandidateHash, rec.Attempt, rec.PaymentID, string(body))
+		rec.CandidateHash, rec.Attempt, rec.PaymentID, body)
 	return rec, err
+}
+
+// encode is a record as it is stored, times in UTC, and as a later read will return
+// it.
+func encode(rec booking.Record) (booking.Record, string, error) {
+	for _, t := range []*time.Time{&rec.AdmittedAt, &rec.Deadline, &rec.ExecuteAt, &rec.PaidAt, &rec.AskedAt, &rec.MailClaimUntil, &rec.TTL} {
+		*t = t.Round(0).UTC()
+	}
+	body, err := json.Marshal(rec)
+	return rec, string(body), err
 }
 
 // decode reads a stored record and holds it against its key.

@@ -1,0 +1,316 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"holdfast/internal/booking"
+	"holdfast/internal/obs"
+	queue "holdfast/internal/queue/sqlite"
+	worker "holdfast/internal/record"
+	"holdfast/internal/sqlitedb"
+	store "holdfast/internal/store/sqlite"
+)
+
+// WorkerResult is one run.
+type WorkerResult struct {
+	// RecordsPerS is the median of the rounds: records over the time from the
+	// worker's start to the commit that deleted the last message.
+	RecordsPerS float64   `json:"records_per_s"`
+	RoundsPerS  []float64 `json:"rounds_per_s"`
+	// Records is how many were queued in each round.
+	Records int `json:"records"`
+	// Groups is how many message groups they were in; Behind how many of them had
+	// another before them in their group, whose record had to be there first.
+	Groups int `json:"groups"`
+	Behind int `json:"behind"`
+	// QueuedPerS is the rate at which 64 senders had the messages accepted.
+	QueuedPerS float64 `json:"queued_per_s"`
+	// JournalMode and Synchronous are SQLite's settings in both files: a commit has
+	// been flushed to the disk when it returns. FlushMS is the median of a flush of
+	// a small file beside them.
+	JournalMode string  `json:"journal_mode"`
+	Synchronous string  `json:"synchronous"`
+	FlushMS     float64 `json:"flush_ms"`
+	GOMAXPROCS  int     `json:"gomaxprocs"`
+}
+
+// WorkerOptions size a run. What is not here is as shipped.
+type WorkerOptions struct {
+	// Records are queued before each round.
+	Records int
+	Rounds  int
+	// Within ends the run, with an error.
+	Within time.Duration
+}
+
+// DefaultWorker is what the quoted figures come from.
+func DefaultWorker() WorkerOptions {
+	return WorkerOptions{Records: 10_000, Rounds: 5, Within: time.Minute}
+}
+
+// workerSenders is how many messages are on their way into the queue at a time.
+const workerSenders = 64
+
+// Worker measures how fast the worker moves bookings from the durable queue into
+// the durable store: the real one, as the worker process builds and runs it, over
+// two files on disk. A round queues the records, one message each in the groups
+// that their candidates have, and then starts the worker.
+//
+// The error says why there is no figure. A record that was put before one that was
+// queued earlier in its group, one that is missing at the end and a message that is
+// left are errors, and so is a folder for temporary files that is no disk. Not to
+// be run beside another load.
+func Worker(ctx context.Context, o WorkerOptions, progress io.Writer) (res WorkerResult, err error) {
+	if o.Records < 1 || o.Rounds < 1 || o.Within <= 0 {
+		return res, errors.New("worker: records, rounds and time must be positive")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Within, fmt.Errorf("not done within %s: ask for fewer records", o.Within))
+	defer cancel()
+	dir, err := os.MkdirTemp("", "holdfast-bench-")
+	if err != nil {
+		return res, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if volatile, err := inMemory(dir); err != nil {
+		return res, err
+	} else if volatile {
+		return res, fmt.Errorf("%s is in memory and nothing in it is durable: set TMPDIR to a folder on a disk", dir)
+	}
+	res = WorkerResult{Records: o.Records, JournalMode: sqlitedb.JournalMode, Synchronous: sqlitedb.Synchronous, GOMAXPROCS: runtime.GOMAXPROCS(0)}
+	if res.FlushMS, err = flushMS(filepath.Join(dir, "flush")); err != nil {
+		return res, err
+	}
+	var queued []float64
+	for i := range o.Rounds {
+		r := &workerRound{backlog: newBacklog(o.Records), dir: filepath.Join(dir, fmt.Sprint(i))}
+		if err := r.run(ctx); err != nil {
+			return res, fmt.Errorf("round %d: %w", i+1, errors.Join(err, context.Cause(ctx)))
+		}
+		perS := rounded(float64(o.Records)/r.worked.Seconds(), 0)
+		fmt.Fprintf(progress, "round %d of %d: %.0f records/s\n", i+1, o.Rounds, perS)
+		res.RoundsPerS = append(res.RoundsPerS, perS)
+		queued = append(queued, float64(o.Records)/r.queued.Seconds())
+		res.Groups, res.Behind = len(r.groups), r.behind()
+	}
+	res.RecordsPerS, res.QueuedPerS = median(res.RoundsPerS), rounded(median(queued), 0)
+	return res, nil
+}
+
+// flushMS is the median of some flushes of a small file.
+func flushMS(path string) (ms float64, err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	var took []float64
+	for range 50 {
+		begun := time.Now()
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		took = append(took, float64(time.Since(begun).Microseconds())/1000)
+	}
+	return rounded(median(took), 2), nil
+}
+
+// backlog is what is queued, in the order of each group.
+type backlog struct {
+	groups map[string][]booking.Record
+	place  map[string]int // in its group, by attempt
+}
+
+func newBacklog(n int) backlog {
+	b := backlog{groups: map[string][]booking.Record{}, place: make(map[string]int, n)}
+	at := time.Now()
+	epoch := booking.NewEpoch(at)
+	for i := range n {
+		row := booking.Row{
+			Attempt: booking.AttemptID(epoch, booking.NewAttemptSuffix(at)), Level: openLevel, Amount: 150000, Currency: "BDT",
+			Payment: fmt.Sprintf("%s%07d", wavePayment, i), AdmittedAt: at.UnixMilli(), Deadline: at.Add(booking.DefaultHold).UnixMilli(),
+		}
+		rec := row.HeldRecord(candidate(i), "http://gateway.bench/pay/"+row.Payment, "k3YOrG8qy6")
+		group := booking.QueueGroup(rec.CandidateHash)
+		b.place[rec.Attempt] = len(b.groups[group])
+		b.groups[group] = append(b.groups[group], rec)
+	}
+	return b
+}
+
+func (b backlog) behind() int { return len(b.place) - len(b.groups) }
+
+// send queues everything, each group in its order.
+func (b backlog) send(ctx context.Context, q *queue.Queue) error {
+	g, ctx := errgroup.WithContext(ctx)
+	work := make(chan []booking.Record)
+	g.Go(func() error {
+		defer close(work)
+		for _, recs := range b.groups {
+			select {
+			case work <- recs:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	for range workerSenders {
+		g.Go(func() error {
+			for recs := range work {
+				for _, rec := range recs {
+					body, err := json.Marshal(rec)
+					if err != nil {
+						return err
+					}
+					if err := q.Send(ctx, booking.QueueGroup(rec.CandidateHash), rec.Invoice, body); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// workerRound is one backlog on its way through one worker.
+type workerRound struct {
+	backlog
+	dir            string
+	queued, worked time.Duration
+}
+
+func (r *workerRound) run(ctx context.Context) (err error) {
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		return err
+	}
+	logFile, err := os.Create(filepath.Join(r.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, logFile.Close()) }()
+	q, err := queue.Open(ctx, filepath.Join(r.dir, "queue.db"), queue.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	s, err := store.Open(ctx, filepath.Join(r.dir, "store.db"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	begun := time.Now()
+	if err := r.send(ctx, q); err != nil {
+		return fmt.Errorf("queue the records: %w", err)
+	}
+	r.queued = time.Since(begun)
+
+	ordered := &orderedStore{Store: s, backlog: r.backlog, put: make(map[string]int, len(r.groups))}
+	emptied := &countedQueue{Queue: q, all: make(chan struct{})}
+	emptied.left.Store(int64(len(r.place)))
+	w, err := worker.New(worker.Deps{
+		Queue: emptied, Store: ordered, Log: obs.NewLogger(logFile, slog.LevelInfo), Reg: obs.NewRegistry(), Now: time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	begun = time.Now()
+	go func() { ended <- w.Run(running) }()
+	select {
+	case <-emptied.all:
+		r.worked = time.Since(begun)
+	case <-ctx.Done():
+	}
+	stop()
+	return errors.Join(<-ended, ctx.Err(), r.check(ctx, q, ordered))
+}
+
+// check reads queue and store when the worker has ended.
+func (r *workerRound) check(ctx context.Context, q *queue.Queue, s *orderedStore) error {
+	left, err := q.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	written := 0
+	for rec, err := range s.Records(ctx) {
+		if err != nil {
+			return err
+		}
+		group := r.groups[booking.QueueGroup(rec.CandidateHash)]
+		i, made := r.place[rec.Attempt]
+		if !made || rec.State != booking.StateHeld || rec.Invoice != group[i].Invoice || rec.PaymentID != group[i].PaymentID {
+			return fmt.Errorf("record %s is %s by payment %s: not what was queued", rec.Attempt, rec.State, rec.PaymentID)
+		}
+		written++
+	}
+	switch early := s.early.Load(); {
+	case early > 0:
+		return fmt.Errorf("%d records were put before one that was queued earlier in their group", early)
+	case written != len(r.place) || left.Waiting+left.InFlight+left.Dead > 0:
+		return fmt.Errorf("%d of %d records written, %d messages left and %d dead letters", written, len(r.place), left.Waiting+left.InFlight, left.Dead)
+	}
+	return nil
+}
+
+// orderedStore counts the records that come before one that was queued earlier in
+// their group has been put.
+type orderedStore struct {
+	*store.Store
+	backlog
+	early atomic.Int64
+
+	mu  sync.Mutex
+	put map[string]int // records that are there, by group
+}
+
+// PutHeld is the store's.
+func (s *orderedStore) PutHeld(ctx context.Context, rec booking.Record) (booking.Record, bool, error) {
+	group := booking.QueueGroup(rec.CandidateHash)
+	s.mu.Lock()
+	if s.put[group] < s.place[rec.Attempt] {
+		s.early.Add(1)
+	}
+	s.mu.Unlock()
+	have, created, err := s.Store.PutHeld(ctx, rec)
+	if created {
+		s.mu.Lock()
+		s.put[group]++
+		s.mu.Unlock()
+	}
+	return have, created, err
+}
+
+// countedQueue tells when the last message has been deleted.
+type countedQueue struct {
+	*queue.Queue
+	left atomic.Int64
+	all  chan struct{} // closed then
+}
+
+// Delete is the queue's.
+func (q *countedQueue) Delete(ctx context.Context, receipts []string) ([]string, error) {
+	failed, err := q.Queue.Delete(ctx, receipts)
+	if n := int64(len(receipts) - len(failed)); err == nil && n > 0 && q.left.Add(-n) == 0 {
+		close(q.all)
+	}
+	return failed, err
+}
