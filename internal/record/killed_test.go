@@ -28,8 +28,11 @@ import (
 // again while the others flow.
 const soon = 3 * time.Second
 
+// started is what a worker process says once a signal is its to answer.
+const started = "started"
+
 // workerProcess is a worker on the files in the folder that its argument names.
-func workerProcess(ctx context.Context, args []string, _, stderr io.Writer) error {
+func workerProcess(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	q, err := queue.Open(ctx, filepath.Join(args[0], queueFile), queue.Options{Visibility: soon})
 	if err != nil {
 		return err
@@ -45,6 +48,7 @@ func workerProcess(ctx context.Context, args []string, _, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+	_, _ = fmt.Fprintln(stdout, started)
 	return errors.Join(w.Run(ctx), q.Close(), s.Close())
 }
 
@@ -133,6 +137,7 @@ func TestCase29_WorkerKilledEveryTwoSeconds(t *testing.T) {
 	}
 	flowed.Wait()
 	p := testenv.StartProgram(t, "worker", []string{dir}, nil)
+	p.Lines(t, 1) // there may be nothing left to see it at work by
 	testenv.Eventually(t, func() error {
 		if _, stats := left(); stats.Waiting+stats.InFlight > 0 {
 			return fmt.Errorf("queue: %+v, want it empty", stats)
