@@ -120,3 +120,70 @@ func (r Refund) Validate() error {
 	}
 	return nil
 }
+
+// ClaimFor gives the claim the right to work on a refund that is not done until the
+// given time, if nobody else's claim is running at now. False when it is not to be
+// worked on by this claim. Repeated by the holder it renews. It is a step of the
+// store's one conditional write, as are the three below: each tells whether it has
+// changed anything, and says nothing of what is stored.
+func (r *Refund) ClaimFor(claim string, now, until time.Time) (bool, error) {
+	if claim == "" {
+		return false, errors.New("claim is empty")
+	}
+	if r.State == RefundDone || r.Claim != "" && r.Claim != claim && now.Before(r.ClaimUntil) {
+		return false, nil
+	}
+	r.Claim, r.ClaimUntil = claim, until
+	return true, nil
+}
+
+// Send notes that the claim's holder is about to send it. SentAt becomes at, never an
+// earlier time. ErrNotOwner when it is done, when the claim is another's, and when
+// the claim's time is over at that time, since the next holder could then ask the
+// gateway before our call has reached it.
+func (r *Refund) Send(claim string, at time.Time) (bool, error) {
+	switch {
+	case at.IsZero():
+		return false, errors.New("time is missing")
+	case r.Claim != claim || !at.Before(r.ClaimUntil): // done, it has no lease
+		return false, ErrNotOwner
+	case r.State == RefundSent && !at.After(r.SentAt):
+		return false, nil
+	}
+	r.State, r.SentAt = RefundSent, at
+	return true, nil
+}
+
+// Finish ends it, whoever has claimed it; lease and trouble end with it. Done by the
+// same hand with the same transaction it stays as it is, time and note too.
+// ErrRefundedOtherwise when it is done by another hand or with another transaction:
+// the money may have gone back twice, and a person must look.
+func (r *Refund) Finish(by, refundTransaction, note string, at time.Time) (bool, error) {
+	switch {
+	case by == "" || at.IsZero() || refundTransaction == "" && note == "":
+		return false, errors.New("who, when, or both transaction and note are missing")
+	case r.State == RefundDone && r.RefundTransaction == refundTransaction && r.DoneBy == by:
+		return false, nil
+	case r.State == RefundDone:
+		return false, fmt.Errorf("done with %q, not %q: %w", r.RefundTransaction, refundTransaction, ErrRefundedOtherwise)
+	}
+	r.State, r.DoneAt, r.DoneBy = RefundDone, at, by
+	r.RefundTransaction, r.Note = refundTransaction, note
+	r.Claim, r.ClaimUntil, r.Trouble = "", time.Time{}, ""
+	return true, nil
+}
+
+// Hinder notes what stands against it and ends the claim's lease, also after its
+// time; the state stays. ErrNotOwner when it is done or the claim is another's.
+func (r *Refund) Hinder(claim, trouble string) (bool, error) {
+	switch {
+	case trouble == "":
+		return false, errors.New("the trouble is missing")
+	case r.Claim == "" && r.Trouble == trouble:
+		return false, nil
+	case claim == "" || r.Claim != claim: // done, it has neither trouble nor claim
+		return false, ErrNotOwner
+	}
+	r.Trouble, r.Claim, r.ClaimUntil = trouble, "", time.Time{}
+	return true, nil
+}

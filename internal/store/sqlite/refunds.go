@@ -127,17 +127,7 @@ func (s *Store) OpenRefunds(ctx context.Context) iter.Seq2[booking.Refund, error
 // State tells the holder what to do: one that is sent may have reached the
 // gateway, which is asked before anything is sent again.
 func (s *Store) ClaimRefund(ctx context.Context, transaction, claim string, now, until time.Time) (booking.Refund, bool, error) {
-	if claim == "" {
-		return booking.Refund{}, false, errors.New("claim refund: claim is empty")
-	}
-	r, claimed, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) {
-		free := r.Claim == "" || r.Claim == claim || !now.Before(r.ClaimUntil)
-		if r.State == booking.RefundDone || !free {
-			return false, nil
-		}
-		r.Claim, r.ClaimUntil = claim, until
-		return true, nil
-	})
+	r, claimed, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) { return r.ClaimFor(claim, now, until) })
 	if err != nil {
 		return booking.Refund{}, false, fmt.Errorf("claim refund of %s: %w", transaction, err)
 	}
@@ -151,19 +141,7 @@ func (s *Store) ClaimRefund(ctx context.Context, transaction, claim string, now,
 // another's, and when the claim's time is over at that time, since the next
 // holder could then ask the gateway before our call has reached it.
 func (s *Store) RefundSent(ctx context.Context, transaction, claim string, at time.Time) error {
-	if at.IsZero() {
-		return fmt.Errorf("mark refund of %s as sent: time is missing", transaction)
-	}
-	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) {
-		switch {
-		case r.Claim != claim || !at.Before(r.ClaimUntil): // done, it has no lease
-			return false, booking.ErrNotOwner
-		case r.State == booking.RefundSent && !at.After(r.SentAt):
-			return false, nil
-		}
-		r.State, r.SentAt = booking.RefundSent, at
-		return true, nil
-	})
+	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) { return r.Send(claim, at) })
 	if err != nil {
 		return fmt.Errorf("mark refund of %s as sent: %w", transaction, err)
 	}
@@ -178,21 +156,7 @@ func (s *Store) RefundSent(ctx context.Context, transaction, claim string, at ti
 // another hand or with another transaction: the money may have gone back twice,
 // and a person must look.
 func (s *Store) RefundDone(ctx context.Context, transaction, by, refundTransaction, note string, at time.Time) error {
-	if by == "" || at.IsZero() || refundTransaction == "" && note == "" {
-		return fmt.Errorf("mark refund of %s as done: who, when, or both transaction and note are missing", transaction)
-	}
-	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) {
-		switch {
-		case r.State == booking.RefundDone && r.RefundTransaction == refundTransaction && r.DoneBy == by:
-			return false, nil
-		case r.State == booking.RefundDone:
-			return false, fmt.Errorf("done with %q, not %q: %w", r.RefundTransaction, refundTransaction, booking.ErrRefundedOtherwise)
-		}
-		r.State, r.DoneAt, r.DoneBy = booking.RefundDone, at, by
-		r.RefundTransaction, r.Note = refundTransaction, note
-		r.Claim, r.ClaimUntil, r.Trouble = "", time.Time{}, ""
-		return true, nil
-	})
+	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) { return r.Finish(by, refundTransaction, note, at) })
 	if err != nil {
 		return fmt.Errorf("mark refund of %s as done: %w", transaction, err)
 	}
@@ -204,19 +168,7 @@ func (s *Store) RefundDone(ctx context.Context, transaction, by, refundTransacti
 // there and nobody holds the refund. ErrNotFound without a refund, ErrNotOwner
 // when it is done or the claim is another's.
 func (s *Store) RefundTrouble(ctx context.Context, transaction, claim, trouble string) error {
-	if trouble == "" {
-		return fmt.Errorf("mark trouble with refund of %s: the trouble is missing", transaction)
-	}
-	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) {
-		switch {
-		case r.Claim == "" && r.Trouble == trouble:
-			return false, nil
-		case claim == "" || r.Claim != claim: // done, it has neither trouble nor claim
-			return false, booking.ErrNotOwner
-		}
-		r.Trouble, r.Claim, r.ClaimUntil = trouble, "", time.Time{}
-		return true, nil
-	})
+	_, _, err := s.changeRefund(ctx, transaction, func(r *booking.Refund) (bool, error) { return r.Hinder(claim, trouble) })
 	if err != nil {
 		return fmt.Errorf("mark trouble with refund of %s: %w", transaction, err)
 	}
