@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -45,6 +46,8 @@ type WorkerResult struct {
 	Synchronous string  `json:"synchronous"`
 	FlushMS     float64 `json:"flush_ms"`
 	GOMAXPROCS  int     `json:"gomaxprocs"`
+	// EmulatorResult is nil, and its keys are not there, when no emulator was named.
+	*EmulatorResult
 }
 
 // WorkerOptions size a run. What is not here is as shipped.
@@ -52,8 +55,12 @@ type WorkerOptions struct {
 	// Records are queued before each round.
 	Records int
 	Rounds  int
-	// Within ends the run, with an error.
+	// Within ends the rounds over SQLite, with an error, and again those over the
+	// emulator.
 	Within time.Duration
+	// Emulator is the base URL of a running AWS emulator, to measure there too; ""
+	// leaves that out. What is made there stays until the emulator ends.
+	Emulator string
 }
 
 // DefaultWorker is what the quoted figures come from.
@@ -67,18 +74,17 @@ const workerSenders = 64
 // Worker measures how fast the worker moves bookings from the durable queue into
 // the durable store: the real one, as the worker process builds and runs it, over
 // two files on disk. A round queues the records, one message each in the groups
-// that their candidates have, and then starts the worker.
+// that their candidates have, and then starts the worker. With an emulator named,
+// as many rounds follow over the drivers of AWS; see EmulatorResult.
 //
 // The error says why there is no figure. A record that was put before one that was
 // queued earlier in its group, one that is missing at the end and a message that is
-// left are errors, and so is a folder for temporary files that is no disk. Not to
-// be run beside another load.
+// left are errors, and so are a folder for temporary files that is no disk and an
+// emulator that does not answer. Not to be run beside another load.
 func Worker(ctx context.Context, o WorkerOptions, progress io.Writer) (res WorkerResult, err error) {
 	if o.Records < 1 || o.Rounds < 1 || o.Within <= 0 {
 		return res, errors.New("worker: records, rounds and time must be positive")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Within, fmt.Errorf("not done within %s: ask for fewer records", o.Within))
-	defer cancel()
 	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return res, err
@@ -89,24 +95,92 @@ func Worker(ctx context.Context, o WorkerOptions, progress io.Writer) (res Worke
 	} else if volatile {
 		return res, fmt.Errorf("%s is in memory and nothing in it is durable: set TMPDIR to a folder on a disk", dir)
 	}
+	var emulated *emulator
+	if o.Emulator != "" { // one that is not there is told before the first round
+		if emulated, err = reachEmulator(ctx, o.Emulator); err != nil {
+			return res, err
+		}
+		defer emulated.close()
+	}
 	res = WorkerResult{Records: o.Records, JournalMode: sqlitedb.JournalMode, Synchronous: sqlitedb.Synchronous, GOMAXPROCS: runtime.GOMAXPROCS(0)}
 	if res.FlushMS, err = flushMS(filepath.Join(dir, "flush")); err != nil {
 		return res, err
 	}
-	var queued []float64
-	for i := range o.Rounds {
-		r := &workerRound{backlog: newBacklog(o.Records), dir: filepath.Join(dir, fmt.Sprint(i))}
-		if err := r.run(ctx); err != nil {
-			return res, fmt.Errorf("round %d: %w", i+1, errors.Join(err, context.Cause(ctx)))
-		}
-		perS := rounded(float64(o.Records)/r.worked.Seconds(), 0)
-		fmt.Fprintf(progress, "round %d of %d: %.0f records/s\n", i+1, o.Rounds, perS)
-		res.RoundsPerS = append(res.RoundsPerS, perS)
-		queued = append(queued, float64(o.Records)/r.queued.Seconds())
-		res.Groups, res.Behind = len(r.groups), r.behind()
+	files := workerPlace{name: "sqlite", records: o.Records, each: 1, open: openFiles}
+	rounds, err := files.rounds(ctx, o, dir, progress)
+	if err != nil {
+		return res, err
 	}
-	res.RecordsPerS, res.QueuedPerS = median(res.RoundsPerS), rounded(median(queued), 0)
-	return res, nil
+	res.RoundsPerS, res.RecordsPerS, res.QueuedPerS = rounds.worked, median(rounds.worked), rounded(median(rounds.queued), 0)
+	res.Groups, res.Behind = rounds.groups, rounds.behind
+	if emulated != nil {
+		res.EmulatorResult, err = emulated.measure(ctx, o, dir, progress)
+	}
+	return res, err
+}
+
+// workerQueue is what a round needs of a queue.
+type workerQueue interface {
+	worker.Queue
+	Send(ctx context.Context, group, dedupID string, body []byte) error
+}
+
+// workerStore is what a round needs of a store.
+type workerStore interface {
+	worker.Store
+	Records(ctx context.Context) iter.Seq2[booking.Record, error]
+}
+
+// workerDrivers are a round's, empty at its begin.
+type workerDrivers struct {
+	queue workerQueue
+	store workerStore
+	close func() error
+}
+
+// openFiles makes the drivers of SQLite in a new folder.
+func openFiles(ctx context.Context, dir string) (d workerDrivers, err error) {
+	q, err := queue.Open(ctx, filepath.Join(dir, "queue.db"), queue.Options{})
+	if err != nil {
+		return d, err
+	}
+	s, err := store.Open(ctx, filepath.Join(dir, "store.db"))
+	if err != nil {
+		return d, errors.Join(err, q.Close())
+	}
+	return workerDrivers{queue: q, store: s, close: func() error { return errors.Join(s.Close(), q.Close()) }}, nil
+}
+
+// workerPlace is where the worker is measured, and with what.
+type workerPlace struct {
+	name          string
+	records, each int // see newBacklog
+	// open makes a round's drivers; the folder is the round's own.
+	open func(ctx context.Context, dir string) (workerDrivers, error)
+}
+
+// workerRounds are the figures of some rounds, in records a second.
+type workerRounds struct {
+	worked, queued []float64
+	groups, behind int
+}
+
+// rounds measures one after the other in folders under dir.
+func (p workerPlace) rounds(ctx context.Context, o WorkerOptions, dir string, progress io.Writer) (all workerRounds, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Within, fmt.Errorf("not done within %s: ask for fewer records", o.Within))
+	defer cancel()
+	for i := range o.Rounds {
+		r := workerRound{backlog: newBacklog(p.records, p.each), dir: filepath.Join(dir, fmt.Sprint(p.name, i))}
+		if err := r.run(ctx, p.open); err != nil {
+			return all, fmt.Errorf("%s, round %d: %w", p.name, i+1, errors.Join(err, context.Cause(ctx)))
+		}
+		perS := rounded(float64(p.records)/r.worked.Seconds(), 0)
+		fmt.Fprintf(progress, "%s, round %d of %d: %.0f records/s\n", p.name, i+1, o.Rounds, perS)
+		all.worked = append(all.worked, perS)
+		all.queued = append(all.queued, float64(p.records)/r.queued.Seconds())
+		all.groups, all.behind = len(r.groups), r.behind()
+	}
+	return all, nil
 }
 
 // flushMS is the median of some flushes of a small file.
@@ -136,7 +210,8 @@ type backlog struct {
 	place  map[string]int // in its group, by attempt
 }
 
-func newBacklog(n int) backlog {
+// newBacklog makes n records, so many of each candidate.
+func newBacklog(n, each int) backlog {
 	b := backlog{groups: map[string][]booking.Record{}, place: make(map[string]int, n)}
 	at := time.Now()
 	epoch := booking.NewEpoch(at)
@@ -145,7 +220,7 @@ func newBacklog(n int) backlog {
 			Attempt: booking.AttemptID(epoch, booking.NewAttemptSuffix(at)), Level: openLevel, Amount: 150000, Currency: "BDT",
 			Payment: fmt.Sprintf("%s%07d", wavePayment, i), AdmittedAt: at.UnixMilli(), Deadline: at.Add(booking.DefaultHold).UnixMilli(),
 		}
-		rec := row.HeldRecord(candidate(i), "http://gateway.bench/pay/"+row.Payment, "k3YOrG8qy6")
+		rec := row.HeldRecord(candidate(i/each), "http://gateway.bench/pay/"+row.Payment, "k3YOrG8qy6")
 		group := booking.QueueGroup(rec.CandidateHash)
 		b.place[rec.Attempt] = len(b.groups[group])
 		b.groups[group] = append(b.groups[group], rec)
@@ -156,7 +231,7 @@ func newBacklog(n int) backlog {
 func (b backlog) behind() int { return len(b.place) - len(b.groups) }
 
 // send queues everything, each group in its order.
-func (b backlog) send(ctx context.Context, q *queue.Queue) error {
+func (b backlog) send(ctx context.Context, q workerQueue) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := make(chan []booking.Record)
 	g.Go(func() error {
@@ -196,7 +271,7 @@ type workerRound struct {
 	queued, worked time.Duration
 }
 
-func (r *workerRound) run(ctx context.Context) (err error) {
+func (r *workerRound) run(ctx context.Context, open func(context.Context, string) (workerDrivers, error)) (err error) {
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -205,24 +280,19 @@ func (r *workerRound) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, logFile.Close()) }()
-	q, err := queue.Open(ctx, filepath.Join(r.dir, "queue.db"), queue.Options{})
+	d, err := open(ctx, r.dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, q.Close()) }()
-	s, err := store.Open(ctx, filepath.Join(r.dir, "store.db"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer func() { err = errors.Join(err, d.close()) }()
 	begun := time.Now()
-	if err := r.send(ctx, q); err != nil {
+	if err := r.send(ctx, d.queue); err != nil {
 		return fmt.Errorf("queue the records: %w", err)
 	}
 	r.queued = time.Since(begun)
 
-	ordered := &orderedStore{Store: s, backlog: r.backlog, put: make(map[string]int, len(r.groups))}
-	emptied := &countedQueue{Queue: q, all: make(chan struct{})}
+	ordered := &orderedStore{workerStore: d.store, backlog: r.backlog, put: make(map[string]int, len(r.groups))}
+	emptied := &countedQueue{workerQueue: d.queue, all: make(chan struct{})}
 	emptied.left.Store(int64(len(r.place)))
 	w, err := worker.New(worker.Deps{
 		Queue: emptied, Store: ordered, Log: obs.NewLogger(logFile, slog.LevelInfo), Reg: obs.NewRegistry(), Now: time.Now,
@@ -241,11 +311,11 @@ func (r *workerRound) run(ctx context.Context) (err error) {
 	case <-ctx.Done():
 	}
 	stop()
-	return errors.Join(<-ended, ctx.Err(), r.check(ctx, q, ordered))
+	return errors.Join(<-ended, ctx.Err(), r.check(ctx, d.queue, ordered))
 }
 
 // check reads queue and store when the worker has ended.
-func (r *workerRound) check(ctx context.Context, q *queue.Queue, s *orderedStore) error {
+func (r *workerRound) check(ctx context.Context, q workerQueue, s *orderedStore) error {
 	left, err := q.Stats(ctx)
 	if err != nil {
 		return err
@@ -274,7 +344,7 @@ func (r *workerRound) check(ctx context.Context, q *queue.Queue, s *orderedStore
 // orderedStore counts the records that come before one that was queued earlier in
 // their group has been put.
 type orderedStore struct {
-	*store.Store
+	workerStore
 	backlog
 	early atomic.Int64
 
@@ -290,7 +360,7 @@ func (s *orderedStore) PutHeld(ctx context.Context, rec booking.Record) (booking
 		s.early.Add(1)
 	}
 	s.mu.Unlock()
-	have, created, err := s.Store.PutHeld(ctx, rec)
+	have, created, err := s.workerStore.PutHeld(ctx, rec)
 	if created {
 		s.mu.Lock()
 		s.put[group]++
@@ -301,14 +371,14 @@ func (s *orderedStore) PutHeld(ctx context.Context, rec booking.Record) (booking
 
 // countedQueue tells when the last message has been deleted.
 type countedQueue struct {
-	*queue.Queue
+	workerQueue
 	left atomic.Int64
 	all  chan struct{} // closed then
 }
 
 // Delete is the queue's.
 func (q *countedQueue) Delete(ctx context.Context, receipts []string) ([]string, error) {
-	failed, err := q.Queue.Delete(ctx, receipts)
+	failed, err := q.workerQueue.Delete(ctx, receipts)
 	if n := int64(len(receipts) - len(failed)); err == nil && n > 0 && q.left.Add(-n) == 0 {
 		close(q.all)
 	}

@@ -100,7 +100,8 @@ func (c *waveCommand) Run(s *session) error {
 
 type workerCommand struct {
 	benchFlags
-	Records int `help:"How many records are queued before each round." default:"10000"`
+	Records  int    `help:"How many records are queued before each round." default:"10000"`
+	Emulator string `help:"Measure over the AWS emulator at this URL too, with 200 records at most." placeholder:"URL"`
 }
 
 // Help is kong's detailed help.
@@ -109,17 +110,23 @@ func (workerCommand) Help() string {
 touches no deployment. How far it is goes to stderr, the figures as one JSON
 document to stdout.
 
+--emulator measures the drivers of SQS and DynamoDB too, over a running emulator;
+docs/benchmarks.md says how to start one. Those figures, emulator_*, tell the
+emulator's speed and not that of AWS. What is made there, a queue and a table each
+round, stays until the emulator ends.
+
 Exit status: 0 measured, every record written once and in the order of its group;
 2 not so, or it could not be run.
 
 Example:
-  seatctl bench worker --json > worker.json`
+  seatctl bench worker --json > worker.json
+  seatctl bench worker --emulator http://127.0.0.1:5000 --json`
 }
 
 // Run is the command.
 func (c *workerCommand) Run(s *session) error {
 	o := bench.DefaultWorker()
-	o.Records = c.Records
+	o.Records, o.Emulator = c.Records, c.Emulator
 	r, err := bench.Worker(s.ctx, o, s.stderr)
 	if err != nil {
 		return err

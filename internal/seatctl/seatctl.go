@@ -42,7 +42,7 @@ type commands struct {
 	Refunds       refundsCommand       `cmd:"" help:"Refunds: list, retry, settle."`
 	Notifications notificationsCommand `cmd:"" help:"Notifications of the gateway: list, close."`
 	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
-	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds."`
+	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds, the worker."`
 }
 
 const description = `The operator's tool of a Holdfast sale.
