@@ -37,6 +37,11 @@ type QueueStats struct {
 // scan that meets one reports it and goes on.
 var ErrUnreadable = errors.New("stored item cannot be read")
 
+// ErrUnavailable marks a write that the store refuses for now, whatever is written:
+// it is throttled, or this process may not. The same write may be taken later, while
+// another, of another kind, is taken all along.
+var ErrUnavailable = errors.New("the store does not take this write now")
+
 // ErrUnsendable says of a mail that no repeat will send it as it is: there is no
 // usable address, or no message can be made of it. A person must act.
 var ErrUnsendable = errors.New("mail cannot be sent as it is")

@@ -220,6 +220,10 @@ type Mail struct {
 	// SESConfigurationSet is the set whose events tell of bounces; "" names none.
 	// HOLDFAST_SES_CONFIGURATION_SET, default "".
 	SESConfigurationSet string `env:"SES_CONFIGURATION_SET"`
+	// SESRate is how many mails a second this process hands over at most: its share of
+	// the account's rate, beyond which SES refuses; 0 is no limit. HOLDFAST_SES_RATE,
+	// default 0.
+	SESRate float64 `env:"SES_RATE" envDefault:"0"`
 }
 
 // Money is what is done about money that is no plain payment of its seat.

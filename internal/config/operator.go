@@ -68,14 +68,16 @@ func ReadEnv(path string) (getenv func(string) string, err error) {
 		return nil, err
 	}
 	env := map[string]string{}
+	number := 0
 	for line := range strings.Lines(string(text)) {
+		number++
 		line = strings.TrimRight(line, "\r\n")
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		name, value, ok := strings.Cut(line, "=")
 		if !ok {
-			return nil, fmt.Errorf("%s: %q: want NAME=value", path, name)
+			return nil, fmt.Errorf("%s, line %d: want NAME=value", path, number) // what stands there may be half a secret
 		}
 		env[name] = value
 	}

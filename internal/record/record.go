@@ -27,6 +27,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -145,7 +146,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // poll receives under ctx and handles under work.
 func (w *Worker) poll(ctx, work context.Context) {
 	for tries := 0; ctx.Err() == nil; {
-		if w.outage.wait(ctx, w.probe) != nil {
+		if w.outage.wait(ctx) != nil {
 			return
 		}
 		ds, err := w.deps.Queue.Receive(ctx, batch, wait)
@@ -167,7 +168,7 @@ func (w *Worker) poll(ctx, work context.Context) {
 func (w *Worker) Drain(ctx context.Context) (int, error) {
 	done := 0
 	for {
-		if err := w.outage.wait(ctx, w.probe); err != nil {
+		if err := w.outage.wait(ctx); err != nil {
 			return done, fmt.Errorf("drain queue: %w", err)
 		}
 		ds, err := w.deps.Queue.Receive(ctx, batch, time.Second)
@@ -344,10 +345,11 @@ func decode(body []byte) (booking.Record, error) {
 // put writes one record, through outages of the store. The error belongs to
 // outcomes failed and returned.
 func (w *Worker) put(ctx context.Context, rec booking.Record) (string, error) {
+	var made atomic.Bool // by the question that ended an outage
 	for tries := 1; ; tries++ {
 		have, created, err := w.write(ctx, rec)
 		switch {
-		case err == nil && created:
+		case err == nil && (created || made.Load()):
 			return outcomeCreated, nil
 		case err == nil:
 			return existing(have.State), nil
@@ -356,19 +358,31 @@ func (w *Worker) put(ctx context.Context, rec booking.Record) (string, error) {
 		case errors.Is(err, booking.ErrUnreadable):
 			return outcomeFailed, err
 		}
-		// Is it the store or this record? Twice in a row while the store answers,
-		// it is the record.
-		pingErr := w.probe(ctx)
-		if pingErr == nil {
+		ask := w.probe
+		if errors.Is(err, booking.ErrUnavailable) {
+			// Another write may go through meanwhile: this one tells when it is over.
+			ask = func(ctx context.Context) error {
+				_, created, err := w.write(ctx, rec)
+				if errors.Is(err, booking.ErrUnavailable) {
+					return err
+				}
+				made.Store(made.Load() || created)
+				return nil
+			}
+		} else if pingErr := w.probe(ctx); pingErr != nil {
+			err = errors.Join(err, pingErr)
+		} else {
+			// The store answers. Is it the store or this record? Twice in a row it is
+			// the record.
 			if tries > 1 {
 				return outcomeFailed, err
 			}
 			continue
 		}
-		if ctx.Err() == nil && w.outage.begin() {
-			w.deps.Log.ErrorContext(ctx, "booking store does not answer: receiving has stopped", "cause", errors.Join(err, pingErr))
+		if ctx.Err() == nil && w.outage.begin(ask) {
+			w.deps.Log.ErrorContext(ctx, "booking store does not answer: receiving has stopped", "cause", err)
 		}
-		if w.outage.wait(ctx, w.probe) != nil {
+		if w.outage.wait(ctx) != nil {
 			return outcomeReturned, err
 		}
 		tries = 0 // what failed in an outage says nothing of the record

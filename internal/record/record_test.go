@@ -77,6 +77,7 @@ func (q *faultyQueue) Delay(ctx context.Context, receipt string, d time.Duration
 type faultyStore struct {
 	*store.Store
 	down   atomic.Bool
+	full   atomic.Bool // takes no record for now, and answers otherwise
 	kept   atomic.Bool // writes are carried out and reported lost, once a record
 	slow   time.Duration
 	bad    string         // an attempt that is never taken
@@ -95,6 +96,9 @@ func (s *faultyStore) PutHeld(ctx context.Context, rec booking.Record) (booking.
 		case <-ctx.Done():
 			return booking.Record{}, false, ctx.Err()
 		}
+	}
+	if s.full.Load() {
+		return booking.Record{}, false, fmt.Errorf("throttled: %w", booking.ErrUnavailable)
 	}
 	if s.down.Load() || rec.Attempt == s.bad || s.fails(rec.Attempt) {
 		return booking.Record{}, false, errDown
@@ -450,6 +454,36 @@ func TestRun_OutageOfTheStoreSpendsNoDeliveries(t *testing.T) {
 		b.outcomes(map[string]float64{"created": 60})
 		if n := strings.Count(b.log.String(), "does not answer"); n != 1 {
 			t.Errorf("log lines about the outage: got %d, want 1", n)
+		}
+	})
+}
+
+// A table whose index is throttled takes no record and answers every other question.
+func TestRun_StoreThatTakesNoRecordsForNowSpendsNoDeliveries(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.deps.Pollers = 2
+		var recs []booking.Record
+		for range 60 {
+			recs = append(recs, b.send(b.booking(), ""))
+		}
+		b.store.full.Store(true)
+		stop := b.run()
+		<-time.After(time.Minute)
+		received := b.queue.receives.Load()
+		<-time.After(20 * time.Minute)
+		if got := b.queue.receives.Load(); got != received {
+			t.Errorf("receives in 20 minutes: got %d, want none", got-received)
+		}
+		b.store.full.Store(false)
+		b.within(10*time.Second, "queue empty", b.emptied)
+		stop()
+		b.held(recs...)
+		if got := b.queue.maxReceives.Load(); got != 1 {
+			t.Errorf("most deliveries of one message: got %d, want 1", got)
+		}
+		b.outcomes(map[string]float64{"created": 60})
+		if n := strings.Count(b.log.String(), "does not answer"); n != 1 {
+			t.Errorf("log lines about it: got %d, want 1", n)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func (w drivers) open(ctx context.Context, cfg aws.Config, n app.Needs, d *app.D
 	}
 	if w.mail {
 		if d.Mailer, err = ses.New(sesv2.NewFromConfig(cfg), ses.Config{
-			From: n.MailFrom, ConfigurationSet: n.SESConfigurationSet,
+			From: n.MailFrom, ConfigurationSet: n.SESConfigurationSet, Rate: n.SESRate,
 		}, n.Now); err != nil {
 			return err
 		}

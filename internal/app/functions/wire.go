@@ -22,6 +22,10 @@ import (
 	"holdfast/internal/store/dynamo"
 )
 
+// secretsTimeout ends before Lambda ends a function's start, after 10 s, without a
+// word of why.
+const secretsTimeout = 8 * time.Second
+
 // Sync wires the sync function by the settings of getenv; log and metric go to out. It
 // connects to nothing yet: the first paid record does, and brings the back office's
 // schema up to date. The caller closes the handler.
@@ -92,6 +96,8 @@ func settings[T any](ctx context.Context, getenv func(string) string, load func(
 	if err != nil {
 		return none, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, secretsTimeout)
+	defer cancel()
 	resolved, err := secretref.Resolve(ctx, getenv, names, func(ctx context.Context) (secretref.Clients, error) {
 		aws, err := awsclient.Load(ctx, awsclient.Options{Region: getenv(prefix + "AWS_REGION"), Endpoint: getenv(prefix + "AWS_ENDPOINT")})
 		if err != nil {

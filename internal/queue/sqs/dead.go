@@ -75,7 +75,7 @@ func (q *Queue) Redrive(ctx context.Context, dedupIDs ...string) (int, error) {
 				for _, m := range page[i:] {
 					left = append(left, m.Receipt)
 				}
-				return n, fmt.Errorf("redrive dead letter %s: %w", m.DedupID, err)
+				return n, fmt.Errorf("redrive dead letter %s: %w", attempt(m.DedupID), err)
 			}
 			back[m.DedupID] = true
 			n++

@@ -76,6 +76,8 @@ func Open(ctx context.Context, client *sqs.Client, name string) (*Queue, error) 
 	if client.Options().DisableMessageChecksumValidation {
 		return nil, fmt.Errorf("open queue %s: the client's MD5 check of messages is off: switch it on", name)
 	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout) // an endpoint may take the call and say nothing
+	defer cancel()
 	q := &Queue{client: client}
 	main, dead := Names(name)
 	for _, find := range []struct {
@@ -93,6 +95,9 @@ func Open(ctx context.Context, client *sqs.Client, name string) (*Queue, error) 
 	}
 	return q, nil
 }
+
+// openTimeout bounds Open: a start that hangs is told from one that is slow.
+const openTimeout = 10 * time.Second
 
 // Ping tells whether the queue answers this process. It needs
 // sqs:GetQueueAttributes.
@@ -114,14 +119,14 @@ func (q *Queue) Send(ctx context.Context, group, dedupID string, body []byte) er
 		return fmt.Errorf("send: group %.40q and deduplication id %.200q: want 1 to %d visible ASCII characters", group, dedupID, maxID)
 	}
 	if len(body) == 0 || len(body) > maxBody {
-		return fmt.Errorf("send %s: body of %d bytes: want 1 to %d", dedupID, len(body), maxBody)
+		return fmt.Errorf("send %s: body of %d bytes: want 1 to %d", attempt(dedupID), len(body), maxBody)
 	}
 	text := string(body)
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, notText) {
-		return fmt.Errorf("send %s: body is not text that SQS takes: want UTF-8 without control characters", dedupID)
+		return fmt.Errorf("send %s: body is not text that SQS takes: want UTF-8 without control characters", attempt(dedupID))
 	}
 	if err := q.send(ctx, group, dedupID, dedupID, text); err != nil {
-		return fmt.Errorf("send %s: %w", dedupID, err)
+		return fmt.Errorf("send %s: %w", attempt(dedupID), err)
 	}
 	return nil
 }
@@ -133,6 +138,15 @@ func validID(s string) bool {
 // notText is a character that SQS refuses in a body.
 func notText(r rune) bool {
 	return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF
+}
+
+// attempt is what an error may tell of an id: the hash before it would give a short
+// code away.
+func attempt(dedupID string) string {
+	if _, attempt, ok := strings.Cut(dedupID, "-"); ok {
+		return attempt
+	}
+	return dedupID
 }
 
 // send sends a message under dedupID that was sent first under original.
