@@ -272,7 +272,7 @@ func (a *API) wire() error {
 	a.Reconciler, err = reconcile.New(reconcile.Deps{
 		Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Store: a.Drivers.Store,
 		Every: a.cfg.ReconcileEvery, Budget: sweepBudget, Width: a.cfg.ReconcileWidth, QueriesPerSecond: float64(a.cfg.QueryRate),
-		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: terms.Lapse, Ended: ended, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
+		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: terms.Lapse, Keeper: a.Drivers.Store, Ended: ended, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
 		AfterSweep: []func(context.Context) error{
 			func(ctx context.Context) error { _, err := a.Notices.Sweep(ctx); return err },
 			func(ctx context.Context) error { _, err := a.Refunds.Sweep(ctx); return err },

@@ -35,6 +35,7 @@ type Store interface {
 	notification.Store
 	reconcile.Store
 	reconcile.Ended
+	reconcile.Keeper
 	record.Store
 	resolve.Store
 	resolve.HoldStore

@@ -29,6 +29,7 @@ var others = map[string]string{
 	"ErrOtherThanOrdered":  "users of gateway and store",
 	"ErrBadAmount":         "readers of amounts",
 	"ErrUnreadable":        "readers of store and queue",
+	"ErrUnavailable":       "the worker",
 	"ErrGatewayOutage":     "callers of the gateway",
 	"ErrAnnounced":         "those who end a record",
 	"ErrRefunded":          "callers of Confirm",

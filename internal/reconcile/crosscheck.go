@@ -471,6 +471,7 @@ func (c *check) close(ctx context.Context) error {
 // held row, and names what became of it.
 func (c *check) orphan(ctx context.Context, rec booking.Record) (string, error) {
 	if c.waits(rec.Attempt) {
+		c.keep(ctx, rec.CandidateHash, rec.Attempt) // it was in doubt before
 		return "doubt", nil
 	}
 	if c.round.outage.Load() || c.hopeless() {

@@ -85,6 +85,12 @@ type Ended interface {
 	Asked(ctx context.Context, seen booking.Record, at time.Time) error
 }
 
+// Keeper takes the TTL of a HELD record away, since what is in doubt is never
+// housekeeping's. Nil also when it is no longer HELD, or gone. Safe to repeat.
+type Keeper interface {
+	KeepHeld(ctx context.Context, candidateHash, attempt string) error
+}
+
 // Deps is what a Reconciler is made of.
 type Deps struct {
 	Ledger  Ledger
@@ -110,6 +116,8 @@ type Deps struct {
 	// ExecuteTimeout bounds one execute call; Lapse is how long after creation the
 	// gateway may still execute a payment.
 	ExecuteTimeout, Lapse time.Duration
+	// Keeper is the booking store once more; nil leaves a TTL on what is in doubt.
+	Keeper Keeper
 	// Ended is the booking store once more, where money can move without our execute
 	// (booking.PaymentTerms): every cross-check then also asks about attempts that
 	// have ended. nil where it cannot, and nobody asks.
@@ -690,8 +698,19 @@ func (r *Reconciler) doubt(ctx context.Context, d booking.DueRow, cause error) (
 	if d.Row.Looks >= lookLimit {
 		r.Log.ErrorContext(ctx, "payment in doubt: its seat is kept until someone decides",
 			"attempt", d.Row.Attempt, "payment", d.Row.Payment, "extensions", d.Row.Looks, "error", cause)
+		r.keep(ctx, booking.CandidateHash(d.Code), d.Row.Attempt)
 	}
 	return "doubt", r.postpone(ctx, d, doubtAgain, booking.CountLook)
+}
+
+// keep keeps a record in doubt from housekeeping; what fails is tried at the next look.
+func (r *Reconciler) keep(ctx context.Context, hash, attempt string) {
+	if r.Keeper == nil {
+		return
+	}
+	if err := r.Keeper.KeepHeld(ctx, hash, attempt); err != nil {
+		r.Log.WarnContext(ctx, "record in doubt still has a TTL", "attempt", attempt, "error", err)
+	}
 }
 
 func (r *Reconciler) postpone(ctx context.Context, d booking.DueRow, by time.Duration, count booking.Count) error {

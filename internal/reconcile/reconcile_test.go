@@ -539,6 +539,34 @@ func TestDoubt_AfterThreeExtensionsCallsAHumanAndKeepsTheSeat(t *testing.T) {
 	w.wantPaid(t, b)
 }
 
+// What is in doubt is never housekeeping's: its record has no TTL once a person is
+// called.
+func TestDoubt_RecordIsKeptFromHousekeeping(t *testing.T) {
+	w := inProcess(t)
+	w.deps.Keeper = w.Store
+	w.sweeper = w.another(t)
+	b := w.Paying(t, 1, "N1", "payer", payingLength)
+	w.Gateway.Always(bookingtest.Execute, b.Payment.ID, bookingtest.Garbled())
+	ttl := func() time.Time {
+		rec, err := w.Store.Record(t.Context(), b.Record.CandidateHash, b.Attempt)
+		if err != nil || rec.State != booking.StateHeld {
+			t.Fatalf("record: got %+v, %v, want it HELD", rec, err)
+		}
+		return rec.TTL
+	}
+	w.wantSweep(t, payingLength, "doubt")
+	for range 2 {
+		w.wantSweep(t, 10*time.Minute+5*time.Second, "doubt")
+		if ttl().IsZero() {
+			t.Error("TTL before a person is called: got none, want it still there")
+		}
+	}
+	w.wantSweep(t, 10*time.Minute+5*time.Second, "doubt")
+	if got := ttl(); !got.IsZero() {
+		t.Errorf("TTL of a record in doubt: got %s, want none", got)
+	}
+}
+
 func TestHeld_ThreeMissingAnswersAreADoubt(t *testing.T) {
 	for name, silent := range map[string]bookingtest.Answer{"silent": bookingtest.LostCall(), "garbled": bookingtest.Garbled()} {
 		t.Run(name, func(t *testing.T) {

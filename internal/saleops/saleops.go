@@ -52,6 +52,42 @@ type Queue interface {
 	Stats(ctx context.Context) (booking.QueueStats, error)
 }
 
+// Lagging is a queue whose figures may be late by that time: that it is empty is
+// believed once they have said so for as long.
+type Lagging interface {
+	FiguresLag() time.Duration
+}
+
+// looksAtALag is how many times the figures are asked for while they may be late.
+const looksAtALag = 12
+
+// drained is nil when the queue holds nothing, and ErrNotDrained with the figures when
+// it does.
+func (o *Ops) drained(ctx context.Context) error {
+	var pause time.Duration
+	if q, ok := o.Queue.(Lagging); ok {
+		pause = q.FiguresLag() / looksAtALag
+	}
+	for look := 0; ; look++ {
+		stats, err := o.Queue.Stats(ctx)
+		switch {
+		case err != nil:
+			return err
+		case stats.Waiting+stats.InFlight+stats.Dead > 0:
+			return fmt.Errorf("%d waiting, %d in flight, %d dead: %w", stats.Waiting, stats.InFlight, stats.Dead, ErrNotDrained)
+		case pause <= 0 || look == looksAtALag:
+			return nil
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("look whether the queue is empty: %w", ctx.Err())
+		}
+	}
+}
+
 // Gateway tells what became of a payment.
 type Gateway interface {
 	Query(ctx context.Context, payment string) (booking.Charge, error)
@@ -146,12 +182,8 @@ func (o *Ops) Rebuild(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	case !errors.Is(err, booking.ErrLedgerUnknown):
 		return out, err
 	}
-	stats, err := o.Queue.Stats(ctx)
-	if err != nil {
+	if err := o.drained(ctx); err != nil {
 		return out, err
-	}
-	if stats.Waiting+stats.InFlight+stats.Dead > 0 {
-		return out, fmt.Errorf("%d waiting, %d in flight, %d dead: %w", stats.Waiting, stats.InFlight, stats.Dead, ErrNotDrained)
 	}
 	now, err := o.Ledger.Now(ctx)
 	if err != nil {
@@ -440,15 +472,15 @@ func (o *Ops) Start(ctx context.Context, sale booking.Sale) (Rebuilt, error) {
 	case !errors.Is(err, booking.ErrLedgerUnknown):
 		return Rebuilt{}, err
 	}
+	// The queue first: what leaves it meanwhile is in the store.
+	if err := o.drained(ctx); err != nil {
+		return Rebuilt{}, err
+	}
 	empty, err := o.Store.Empty(ctx)
 	if err != nil {
 		return Rebuilt{}, err
 	}
-	stats, err := o.Queue.Stats(ctx)
-	if err != nil {
-		return Rebuilt{}, err
-	}
-	if !empty || stats.Waiting+stats.InFlight+stats.Dead > 0 {
+	if !empty {
 		return o.Rebuild(ctx, sale)
 	}
 	now, err := o.Ledger.Now(ctx)

@@ -1,6 +1,7 @@
 package saleops_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -862,6 +863,39 @@ func TestStart_MessagesOnTheirWayAreNoFirstSale(t *testing.T) {
 	_, err := w.ops.Start(t.Context(), big())
 	wantErr(t, "start", err, saleops.ErrNotDrained)
 	w.wantLost(t)
+}
+
+// slowFigures is a queue that notices a message late.
+type slowFigures struct {
+	saleops.Queue
+	looks, from int
+}
+
+func (q *slowFigures) FiguresLag() time.Duration { return 24 * time.Millisecond }
+
+func (q *slowFigures) Stats(ctx context.Context) (booking.QueueStats, error) {
+	s, err := q.Queue.Stats(ctx)
+	if q.looks++; q.looks >= q.from {
+		s.Waiting++
+	}
+	return s, err
+}
+
+// A queue whose figures are late is empty once they have said so for as long as they
+// may be: neither a first sale nor a rebuild rests on one look.
+func TestStart_FiguresOfTheQueueThatAreLate(t *testing.T) {
+	w := empty(t)
+	late := &slowFigures{Queue: w.queue, from: 13}
+	w.ops.Queue = late
+	_, err := w.ops.Start(t.Context(), big())
+	wantErr(t, "start", err, saleops.ErrNotDrained)
+	_, err = w.ops.Rebuild(t.Context(), big())
+	wantErr(t, "rebuild", err, saleops.ErrNotDrained)
+	w.wantLost(t)
+	late.looks, late.from = 0, 14
+	if _, err := w.ops.Start(t.Context(), big()); err != nil || late.looks != 13 {
+		t.Errorf("start: got %v after %d looks, want none after 13", err, late.looks)
+	}
 }
 
 func TestStart_UnreadableRecordsAreNoFirstSale(t *testing.T) {

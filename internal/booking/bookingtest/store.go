@@ -26,6 +26,7 @@ type StoreDriver interface {
 	Ping(ctx context.Context) error
 	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
 	MailSent(ctx context.Context, candidateHash, attempt, claim string) error
+	KeepHeld(ctx context.Context, candidateHash, attempt string) error
 	Extend(ctx context.Context, candidateHash, attempt string, deadline time.Time) error
 
 	PutRefund(ctx context.Context, r booking.Refund) (booking.Refund, bool, error)

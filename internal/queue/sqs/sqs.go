@@ -310,7 +310,11 @@ func spent(err error) bool {
 	}
 }
 
-// Stats counts the queue approximately; it may lag by a minute. OldestAge is always
+// FiguresLag is how late Stats may be: SQS counts on many servers and says so of its
+// figures.
+func (q *Queue) FiguresLag() time.Duration { return time.Minute }
+
+// Stats counts the queue approximately; it may lag by FiguresLag. OldestAge is always
 // 0: SQS tells it to CloudWatch only (ApproximateAgeOfOldestMessage).
 func (q *Queue) Stats(ctx context.Context) (booking.QueueStats, error) {
 	var s booking.QueueStats

@@ -242,6 +242,19 @@ func (s *Store) Asked(ctx context.Context, seen booking.Record, at time.Time) er
 	return nil
 }
 
+// KeepHeld takes the TTL of a HELD record away. Nil also without a record, and when it
+// is no longer HELD, which then stays as it is.
+func (s *Store) KeepHeld(ctx context.Context, candidateHash, attempt string) error {
+	c := &change{
+		set: "REMOVE #ttl", condition: "#state = :held", values: item{":held": textValue(string(booking.StateHeld))},
+		judge: func(booking.Record) error { return nil },
+	}
+	if _, err := s.change(ctx, candidateHash, attempt, c); err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return fmt.Errorf("keep record %s: %w", name(candidateHash, attempt), err)
+	}
+	return nil
+}
+
 // Extend moves the deadline of a HELD record later, and its TTL, if it has one,
 // with it. A deadline that is not later than the record's changes nothing, so
 // that neither a repeat nor a delay takes time back. Nil also when there is no

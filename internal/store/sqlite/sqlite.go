@@ -288,6 +288,29 @@ func (s *Store) Extend(ctx context.Context, candidateHash, attempt string, deadl
 	return nil
 }
 
+// KeepHeld takes the TTL of a HELD record away. Nil also without a record, and when it
+// is no longer HELD, which then stays as it is.
+func (s *Store) KeepHeld(ctx context.Context, candidateHash, attempt string) error {
+	_, err := sqlitedb.Write(ctx, s.db, func(tx *sqlitedb.Tx) (struct{}, error) {
+		rec, err := load(tx, candidateHash, attempt)
+		switch {
+		case errors.Is(err, booking.ErrNotFound):
+			return struct{}{}, nil
+		case err != nil:
+			return struct{}{}, err
+		case rec.State != booking.StateHeld || rec.TTL.IsZero():
+			return struct{}{}, nil
+		}
+		rec.TTL = time.Time{}
+		_, err = save(tx, rec)
+		return struct{}{}, err
+	})
+	if err != nil {
+		return fmt.Errorf("keep record %s: %w", key(candidateHash, attempt), err)
+	}
+	return nil
+}
+
 // ClaimMail gives the claim the right to send the mail of a PAID record until
 // the given time, if the mail is due and nobody else's claim is running at now.
 // False when it is not to be sent by this claim, or there is no such record.

@@ -30,6 +30,9 @@ type Driver interface {
 	// deadline that is not later changes nothing. Nil also without a record, and
 	// when it is no longer HELD.
 	Extend(ctx context.Context, candidateHash, attempt string, deadline time.Time) error
+	// KeepHeld takes the TTL of a HELD record away. Nil also without a record, and when
+	// it is no longer HELD.
+	KeepHeld(ctx context.Context, candidateHash, attempt string) error
 }
 
 // Refunds is what a driver promises of refunds, all of it safe for concurrent use
@@ -82,6 +85,7 @@ func RunDriver(t *testing.T, open func(t *testing.T) Driver) {
 		run  func(t *testing.T, s Driver)
 	}{
 		{"Extend", extend},
+		{"KeepHeld", keepHeld},
 		{"Asked", asked},
 		{"AskedManyAtOnce", askedManyAtOnce},
 		{"BrokenAsked", brokenAsked},
@@ -217,6 +221,48 @@ func extend(t *testing.T, s Driver) {
 				t.Errorf("%s, repeated Extend: got %v, want none", fault, err)
 			}
 			stored(t, s, want)
+		}
+	}
+}
+
+func keepHeld(t *testing.T, s Driver) {
+	ctx, rec := t.Context(), Held()
+	keep := func(what string, rec booking.Record) {
+		t.Helper()
+		if err := s.KeepHeld(ctx, rec.CandidateHash, rec.Attempt); err != nil {
+			t.Errorf("KeepHeld %s: got %v, want none", what, err)
+		}
+	}
+	keep("without a record", rec)
+	absent(t, s, rec)
+	mustPut(t, s, rec)
+	rec.TTL = time.Time{}
+	for range 2 {
+		keep("of a held record", rec)
+		stored(t, s, rec)
+	}
+	mustRelease(t, s, rec)
+	keep("of a released record", rec)
+	stored(t, s, asReleased(rec))
+
+	done := Held()
+	mustPay(t, s, done)
+	keep("of a paid record", done)
+	stored(t, s, asPaid(done))
+
+	for fault, through := range faults() {
+		rec := Held()
+		mustPut(t, s, rec)
+		call := func() error { return s.KeepHeld(ctx, rec.CandidateHash, rec.Attempt) }
+		if err := through(call); err != nil && !errors.Is(err, errLost) {
+			t.Fatalf("%s, first KeepHeld: %v", fault, err)
+		}
+		rec.TTL = time.Time{}
+		for range 2 {
+			if err := call(); err != nil {
+				t.Errorf("%s, repeated KeepHeld: got %v, want none", fault, err)
+			}
+			stored(t, s, rec)
 		}
 	}
 }
