@@ -21,8 +21,10 @@ type Order struct {
 	Amount      Money
 	Currency    string
 	CallbackURL string
-	// Reference is the merchant's own reference of the payer, shown on the
-	// payer's page: never an e-mail address or a phone number.
+	// Reference is the merchant's own, and may be shown on the payer's page: never an
+	// e-mail address or a phone number. The gateway tells it with each transaction of
+	// the payment, so that money under a wrong invoice number, or under none as in old
+	// notifications, is found by it.
 	Reference string
 }
 

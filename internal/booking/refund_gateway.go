@@ -92,6 +92,10 @@ type TransactionAnswer struct {
 	Amount      Money
 	Currency    string
 	CompletedAt time.Time // zero when it could not be read; decides nothing
+	// Reference is the Order.Reference of its payment where that is an invoice number
+	// of ours, else empty: on money that came otherwise it is the payer's free text.
+	// It leads to a payment to ask about, and decides nothing.
+	Reference string
 	// Code and Text are the gateway's own words, for logs.
 	Code string
 	Text string

@@ -246,13 +246,13 @@ func (s *Service) replay(ctx context.Context, r booking.Request, seat booking.Se
 func (s *Service) create(ctx context.Context, r booking.Request, seat booking.Seat) (booking.Payment, error) {
 	call, cancel := context.WithTimeout(ctx, s.Budgets.Create)
 	defer cancel()
-	hash := booking.CandidateHash(r.Code)
+	invoice := booking.Invoice(booking.CandidateHash(r.Code), seat.Row.Attempt)
 	p, err := s.Gateway.Create(call, booking.Order{
-		Invoice:     booking.Invoice(hash, seat.Row.Attempt),
+		Invoice:     invoice,
 		Amount:      seat.Row.Amount,
 		Currency:    seat.Row.Currency,
 		CallbackURL: s.CallbackURL,
-		Reference:   hash[:16],
+		Reference:   invoice,
 	})
 	if err == nil && p.ID != "" && p.URL != "" && p.Signature != "" {
 		return p, nil

@@ -43,10 +43,10 @@ func TestBook_TakesEveryStepInItsOrder(t *testing.T) {
 		if diff := cmp.Diff([]booking.Record{row.HeldRecord(code(1), p.URL, p.Signature)}, b.queued(t)); diff != "" {
 			t.Errorf("queued (-want +got):\n%s", diff)
 		}
-		hash := booking.CandidateHash(code(1))
+		invoice := booking.Invoice(booking.CandidateHash(code(1)), row.Attempt)
 		order := booking.Order{
-			Invoice: booking.Invoice(hash, row.Attempt), Amount: 150000, Currency: "BDT",
-			CallbackURL: "https://sale.test/payment/callback", Reference: hash[:16],
+			Invoice: invoice, Amount: 150000, Currency: "BDT",
+			CallbackURL: "https://sale.test/payment/callback", Reference: invoice,
 		}
 		if diff := cmp.Diff([]booking.Order{order}, b.gateway.orders); diff != "" {
 			t.Errorf("ordered (-want +got):\n%s", diff)

@@ -341,6 +341,54 @@ func TestSecondTransaction_IsARefund(t *testing.T) {
 	}
 }
 
+// Money that came under an invoice number that is not ours, under none, or under
+// that of another attempt is led to its own by the reference of its order, which the
+// notification or the gateway's search tells.
+func TestWrongInvoice_LedByTheReference(t *testing.T) {
+	t.Parallel()
+	wrong := map[string]func(own, others string) string{
+		"foreign": func(own, _ string) string { return own[:len(own)-1] + "x" },
+		"none":    func(string, string) string { return "" },
+		"unknown": func(own, _ string) string {
+			return booking.Invoice(own[:64], booking.AttemptID(booking.NewEpoch(time.Now()), booking.NewAttemptSuffix(time.Now())))
+		},
+		"another's": func(_, others string) string { return others },
+	}
+	for name, invoice := range wrong {
+		for _, told := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, told %t", name, told), func(t *testing.T) {
+				t.Parallel()
+				if name == "unknown" && !told {
+					t.Skip("an invoice number of ours without a record waits for the worker")
+				}
+				w := inProcess(t)
+				b, other := w.Held(t, 1, "N1"), w.Held(t, 2, "N1")
+				w.complete(b)
+				w.complete(other)
+				again := w.Gateway.CompleteAgain(b.Payment.ID).Transaction
+				as := func(n *booking.Notification) {
+					n.Invoice = invoice(n.Invoice, other.Record.Invoice)
+					if told && name != "another's" {
+						n.Reference = b.Record.Invoice
+					}
+				}
+				w.deliver(t, w.note(b, "m1", as))
+				w.deliver(t, w.note(b, "m2", as, by(again)))
+				w.deliver(t, w.note(other, "m3"))
+				w.wantOutcome(t, "m1", booking.NotifiedPaid)
+				w.wantOutcome(t, "m2", booking.NotifiedRefund)
+				w.wantOutcome(t, "m3", booking.NotifiedPaid)
+				w.Want(t, b, booking.PhasePaid, booking.StatePaid)
+				w.Want(t, other, booking.PhasePaid, booking.StatePaid)
+				w.wantRefunds(t, b, again)
+				w.wantRefunds(t, other)
+				w.wantLines(t, 0, "is an anomaly")
+				w.Books.Check(t)
+			})
+		}
+	}
+}
+
 // A second transaction waits for the payment's own to be settled.
 func TestSecondTransaction_OwnMoneyFirst(t *testing.T) {
 	t.Parallel()
@@ -439,6 +487,7 @@ func TestAnomalies_ToldOnceAndClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := inProcess(t)
+			w.desk.silent = true
 			b := w.Held(t, 1, "N1")
 			w.complete(b)
 			w.Books.Unseated[b.Payment.ID] = true

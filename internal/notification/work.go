@@ -34,20 +34,41 @@ func (s *Service) look(ctx context.Context, n booking.Notification, r *round) (s
 	if n.Unreadable != "" {
 		return s.anomaly(ctx, n, slog.LevelError, "a genuine notification cannot be read: look its money up at the gateway", slog.String("unreadable", n.Unreadable))
 	}
-	hash, attempt, foreign := booking.ParseInvoice(n.Invoice)
-	var rec booking.Record
-	missing := true
-	if foreign == nil {
-		var err error
-		rec, err = s.deps.Store.Record(ctx, hash, attempt)
-		missing = errors.Is(err, booking.ErrNotFound)
-		switch {
-		case missing:
-		case errors.Is(err, booking.ErrUnreadable):
-			return s.later(ctx, n, err)
-		case err != nil:
-			return s.failed(fmt.Errorf("read record: %w", err))
+	return s.by(ctx, n, r, n.Invoice, n.Reference)
+}
+
+// errForeign: none of the texts is an invoice number of ours.
+var errForeign = errors.New("no invoice number of ours")
+
+// record is that of the first of the invoice numbers that has one; the error is
+// errForeign, booking.ErrNotFound when there is none, or the store's.
+func (s *Service) record(ctx context.Context, invoices ...string) (booking.Record, error) {
+	none := errForeign
+	for _, invoice := range invoices {
+		hash, attempt, err := booking.ParseInvoice(invoice)
+		if err != nil {
+			continue
 		}
+		rec, err := s.deps.Store.Record(ctx, hash, attempt)
+		if !errors.Is(err, booking.ErrNotFound) {
+			return rec, err
+		}
+		none = err
+	}
+	return booking.Record{}, none
+}
+
+// by works on the notification by the record that one of the texts leads to. None
+// of them decides anything: they lead to a payment to ask about.
+func (s *Service) by(ctx context.Context, n booking.Notification, r *round, invoices ...string) (string, error) {
+	rec, err := s.record(ctx, invoices...)
+	foreign, missing := errors.Is(err, errForeign), errors.Is(err, booking.ErrNotFound)
+	switch {
+	case err == nil, foreign, missing:
+	case errors.Is(err, booking.ErrUnreadable):
+		return s.later(ctx, n, err)
+	default:
+		return s.failed(fmt.Errorf("read record: %w", err))
 	}
 	if rec.State == booking.StatePaid && rec.Transaction == n.Transaction {
 		return s.close(ctx, n, booking.NotifiedPaid)
@@ -59,7 +80,7 @@ func (s *Service) look(ctx context.Context, n booking.Notification, r *round) (s
 		return s.failed(fmt.Errorf("read refund: %w", err))
 	}
 	switch {
-	case foreign != nil:
+	case foreign:
 		return s.foreign(ctx, n, r)
 	case missing:
 		return s.unrecorded(ctx, n, r)
@@ -67,12 +88,16 @@ func (s *Service) look(ctx context.Context, n booking.Notification, r *round) (s
 	return s.ask(ctx, n, rec, r)
 }
 
-// foreign money cannot be led to an attempt. What the gateway says of it is for
-// the log: a person decides whether it is ours at all.
+// foreign money comes under no invoice number of ours. The gateway knows by which
+// reference it was ordered; where that is not ours either, what it says is for the
+// log: a person decides whether the money is ours at all.
 func (s *Service) foreign(ctx context.Context, n booking.Notification, r *round) (string, error) {
 	found, err := s.search(ctx, n.Transaction, r)
 	if err != nil && s.age(n) < recordAfter {
 		return s.later(ctx, n, err)
+	}
+	if ours(found.Reference) {
+		return s.by(ctx, n, r, found.Reference)
 	}
 	text, level := "money came under an invoice number that is not ours", slog.LevelWarn
 	if n.Invoice == "" {
@@ -152,6 +177,8 @@ func (s *Service) second(ctx context.Context, n booking.Notification, rec bookin
 		return s.later(ctx, n, err)
 	case !found.Found || !found.Completed || found.Transaction != n.Transaction:
 		return s.later(ctx, n, fmt.Errorf("transaction is not known as completed (code %s): %w", found.Code, booking.ErrInDoubt))
+	case ours(found.Reference) && found.Reference != booking.Invoice(rec.CandidateHash, rec.Attempt):
+		return s.by(ctx, n, r, found.Reference) // the invoice number was another attempt's
 	}
 	return s.confirm(ctx, n, rec, booking.Charge{
 		Status: booking.ChargeCompleted, PaymentID: rec.PaymentID, Invoice: n.Invoice, Transaction: found.Transaction,
@@ -173,6 +200,12 @@ func (s *Service) confirm(ctx context.Context, n booking.Notification, rec booki
 		return s.close(ctx, n, booking.NotifiedRefund)
 	}
 	return s.later(ctx, n, fmt.Errorf("confirm: %w", err))
+}
+
+// ours tells whether the text is an invoice number of ours.
+func ours(text string) bool {
+	_, _, err := booking.ParseInvoice(text)
+	return err == nil
 }
 
 // claimsMoney tells whether the notification says that money came, as all do that

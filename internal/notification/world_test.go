@@ -180,6 +180,8 @@ type desk struct {
 	f    *faults
 	mu   sync.Mutex
 	back map[string]bool // transactions of money that went back
+	// silent: it does not tell by which reference a payment was ordered.
+	silent bool
 }
 
 func (d *desk) Query(ctx context.Context, payment string) (booking.Charge, error) {
@@ -192,9 +194,13 @@ func (d *desk) Search(_ context.Context, transaction string) (booking.Transactio
 		defer d.mu.Unlock()
 		for _, c := range d.Completed() {
 			if c.Transaction == transaction {
-				return booking.TransactionAnswer{
+				found := booking.TransactionAnswer{
 					Found: true, Completed: true, Transaction: transaction, Amount: c.Amount, Currency: c.Currency, Code: "0000",
-				}, nil
+				}
+				if !d.silent {
+					found.Reference = c.Invoice
+				}
+				return found, nil
 			}
 		}
 		if d.back[transaction] {

@@ -57,9 +57,10 @@ type answer struct {
 	MerchantInvoiceNumber text `json:"merchantInvoiceNumber"` // create, execute
 	MerchantInvoice       text `json:"merchantInvoice"`       // query, by some accounts
 	PaymentExecuteTime    text `json:"paymentExecuteTime"`
-	OriginalTrxID         text `json:"originalTrxID"` // refund
-	RefundTrxID           text `json:"refundTrxID"`   // refund
-	CompletedTime         text `json:"completedTime"` // refund, search
+	OriginalTrxID         text `json:"originalTrxID"`        // refund
+	RefundTrxID           text `json:"refundTrxID"`          // refund
+	CompletedTime         text `json:"completedTime"`        // refund, search
+	TransactionReference  text `json:"transactionReference"` // search
 
 	StatusCode    text `json:"statusCode"` // tokenized checkout
 	StatusMessage text `json:"statusMessage"`
@@ -248,6 +249,9 @@ func (a answer) transaction(id string) (booking.TransactionAnswer, error) {
 		t.Amount = amount
 	}
 	t.CompletedAt, _ = ParseTime(string(a.CompletedTime))
+	if _, _, err := booking.ParseInvoice(string(a.TransactionReference)); err == nil {
+		t.Reference = string(a.TransactionReference)
+	}
 	return t, nil
 }
 

@@ -197,6 +197,8 @@ func TestSearch_ReadsWhatTheGatewayWrites(t *testing.T) {
 	begun.Completed = false
 	untimed := whole
 	untimed.CompletedAt = time.Time{}
+	ordered := whole
+	ordered.Reference = booking.Invoice(booking.CandidateHash("P0001"), booking.AttemptID(booking.NewEpoch(time.Now()), booking.NewAttemptSuffix(time.Now())))
 	for name, tc := range map[string]struct {
 		change map[string]any
 		want   booking.TransactionAnswer
@@ -205,6 +207,8 @@ func TestSearch_ReadsWhatTheGatewayWrites(t *testing.T) {
 		"not completed":     {map[string]any{"transactionStatus": "Initiated"}, begun},
 		"a word nobody has": {map[string]any{"transactionStatus": "Reversed"}, begun},
 		"time unreadable":   {map[string]any{"completedTime": "yesterday"}, untimed},
+		"reference of ours": {map[string]any{"transactionReference": ordered.Reference}, ordered},
+		"payer's own words": {map[string]any{"transactionReference": "rent, " + msisdn}, whole},
 	} {
 		got, err := answering(t, 200, body(tc.change)).client.Search(t.Context(), "CK250NROQ5")
 		if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
