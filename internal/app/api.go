@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -393,6 +392,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	}
 	g.Go(func() error { return a.Gate.Watch(failed) })
 	g.Go(func() error { return a.Publisher.Run(failed) })
+	g.Go(func() error { trim(failed); return nil })
 	sweeping, stopSweeping := context.WithCancel(failed)
 	defer stopSweeping()
 	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.Reconciler.Run) })
@@ -461,20 +461,6 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return ln, nil
-}
-
-// gcPercent trades memory, of which an API process uses little, for time: a rush
-// allocates hundreds of megabytes a second and keeps next to nothing.
-const gcPercent = 400
-
-// TuneGC sets the collector for a process that answers requests, unless GOGC says
-// otherwise. The returned function puts back what was.
-func TuneGC(getenv func(string) string) (restore func()) {
-	if getenv("GOGC") != "" {
-		return func() {}
-	}
-	before := debug.SetGCPercent(gcPercent)
-	return func() { debug.SetGCPercent(before) }
 }
 
 // RunAPI is the whole API process on that platform: settings from getenv, logs to
