@@ -107,7 +107,8 @@ func (s *Service) foreign(ctx context.Context, n booking.Notification, r *round)
 }
 
 // unrecorded is money under an invoice number of ours with no record. The payer
-// may have been faster than the worker, so it waits; then a person must look.
+// may have been faster than the worker, so it waits; then the gateway tells by which
+// reference it was ordered, and if that has no record either a person must look.
 func (s *Service) unrecorded(ctx context.Context, n booking.Notification, r *round) (string, error) {
 	now := s.deps.Now()
 	s.mu.Lock()
@@ -123,6 +124,11 @@ func (s *Service) unrecorded(ctx context.Context, n booking.Notification, r *rou
 		return s.later(ctx, n, fmt.Errorf("no record of its invoice: %w", booking.ErrNotFound))
 	}
 	found, err := s.search(ctx, n.Transaction, r)
+	if err == nil {
+		if _, rerr := s.record(ctx, found.Reference); rerr == nil {
+			return s.by(ctx, n, r, found.Reference)
+		}
+	}
 	return s.anomaly(ctx, n, slog.LevelError, "money came under an invoice number of ours that has no record: check it and give it back", said(found, err)...)
 }
 
