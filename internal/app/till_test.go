@@ -95,7 +95,7 @@ func newTill(t *testing.T, seats int, more ...string) *till {
 	if err != nil {
 		t.Fatal(err)
 	}
-	worker, err := app.NewWorker(drivers, time.Second, slog.New(slog.DiscardHandler), obs.NewRegistry())
+	worker, err := app.NewWorker(drivers, time.Second, obs.NewLogger(b.log, slog.LevelInfo), obs.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,8 @@ type Request struct {
 	Code, Email, Level string
 	// Key is the client's idempotency key, or "".
 	Key string
+	// RequestID is the HTTP request's, for the record; it decides nothing.
+	RequestID string
 	// Until is when its caller stops waiting; zero: at its context's deadline. An
 	// admission that is decided later takes no seat.
 	Until time.Time

@@ -52,21 +52,24 @@ const (
 // Record is one attempt in the booking store, and, in state HELD, the queue's
 // message. The JSON names and their meaning are docs/shapes.md.
 type Record struct {
-	Version       int         `json:"v"`
-	CandidateHash string      `json:"candidate_hash"`
-	Attempt       string      `json:"attempt"`
-	Epoch         string      `json:"epoch"`
-	Code          string      `json:"code"`
-	Level         string      `json:"level"`
-	Amount        Money       `json:"amount"`
-	Currency      string      `json:"currency"`
-	PaymentID     string      `json:"payment_id"`
-	PaymentURL    string      `json:"payment_url,omitempty"`
-	Signature     string      `json:"signature,omitempty"`
-	Invoice       string      `json:"invoice"`
-	State         RecordState `json:"state"`
-	AdmittedAt    time.Time   `json:"admitted_at"`
-	Deadline      time.Time   `json:"deadline"`
+	Version       int    `json:"v"`
+	CandidateHash string `json:"candidate_hash"`
+	Attempt       string `json:"attempt"`
+	Epoch         string `json:"epoch"`
+	Code          string `json:"code"`
+	Level         string `json:"level"`
+	Amount        Money  `json:"amount"`
+	Currency      string `json:"currency"`
+	PaymentID     string `json:"payment_id"`
+	PaymentURL    string `json:"payment_url,omitempty"`
+	Signature     string `json:"signature,omitempty"`
+	Invoice       string `json:"invoice"`
+	// RequestID is the id of the HTTP request that took the seat, for the log; "" where
+	// the record was made without it, from the ledger's row.
+	RequestID  string      `json:"request_id,omitempty"`
+	State      RecordState `json:"state"`
+	AdmittedAt time.Time   `json:"admitted_at"`
+	Deadline   time.Time   `json:"deadline"`
 	// ExecuteAt is when an execute call was last announced: from then on money may
 	// move, and only the gateway's clear word ends the attempt.
 	ExecuteAt   time.Time `json:"execute_at,omitzero"`
@@ -95,6 +98,8 @@ func (r Record) Validate() error {
 		return errors.New("record: attempt and epoch do not belong together")
 	case r.Invoice != Invoice(r.CandidateHash, r.Attempt):
 		return errors.New("record: invoice does not belong to the attempt")
+	case !requestIDForm(r.RequestID):
+		return errors.New("record: request_id is not up to 64 letters, digits, - and _")
 	case r.PaymentID == "":
 		return errors.New("record: payment_id is missing")
 	case r.Level == "" || r.Amount <= 0 || r.Currency == "":
@@ -102,9 +107,14 @@ func (r Record) Validate() error {
 	case r.AdmittedAt.IsZero() || r.Deadline.IsZero():
 		return errors.New("record: admitted_at or deadline is missing")
 	case r.State != StateHeld && r.State != StatePaid && r.State != StateReleased:
-		return fmt.Errorf("record: state %q is unknown", r.State)
+		return errors.New("record: state is none of HELD, PAID and RELEASED")
 	}
 	return nil
+}
+
+// requestIDForm tells whether the text is fit for a log line as it is; none is.
+func requestIDForm(s string) bool {
+	return len(s) <= 64 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
 // HeldTTL is when a HELD record may be deleted: a week after its deadline,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,9 @@ func TestRecord_IsWhatTheShapesPageShows(t *testing.T) {
 	if err != nil || string(got) != string(text) {
 		t.Errorf("sample record encoded again: got\n%s (%v), want\n%s", got, err, text)
 	}
+	if rec.RequestID = ""; rec.Validate() != nil {
+		t.Error("record of before there was a request_id: got it refused, want it read")
+	}
 	if want := booking.HeldTTL(rec.Deadline); !rec.TTL.Equal(want) {
 		t.Errorf("sample record's ttl: got %s, want %s", rec.TTL, want)
 	}
@@ -60,6 +64,8 @@ func TestRecord_ValidateNamesWhatIsWrong(t *testing.T) {
 		"another epoch":             func(r *booking.Record) { r.Epoch = booking.NewEpoch(start) },
 		"another attempt's invoice": func(r *booking.Record) { r.Invoice = booking.Invoice(r.CandidateHash, other) },
 		"no invoice":                func(r *booking.Record) { r.Invoice = "" },
+		"a request id of two words": func(r *booking.Record) { r.RequestID = "a b" },
+		"a request id of 65":        func(r *booking.Record) { r.RequestID = strings.Repeat("a", 65) },
 		"no payment":                func(r *booking.Record) { r.PaymentID = "" },
 		"no level":                  func(r *booking.Record) { r.Level = "" },
 		"no amount":                 func(r *booking.Record) { r.Amount = 0 },

@@ -124,7 +124,8 @@ func New(d Deps) (*Service, error) {
 
 // Book runs one request to its end, whether or not ctx is cancelled meanwhile:
 // a closed browser tab must not stop a booking half-way. It answers within the
-// request budget. Errors are the domain's outcomes.
+// request budget. Errors are the domain's outcomes; with one, Held has the attempt, if
+// this call made one, and nothing else.
 func (s *Service) Book(ctx context.Context, r booking.Request) (booking.Held, error) {
 	ctx = context.WithoutCancel(ctx)
 	deadline := time.Now().Add(s.Budgets.Request)
@@ -145,9 +146,13 @@ func (s *Service) Book(ctx context.Context, r booking.Request) (booking.Held, er
 	payment, err := s.create(ctx, r, seat)
 	release()
 	if err != nil {
-		return booking.Held{}, err
+		return booking.Held{Attempt: seat.Row.Attempt}, err
 	}
-	return s.finish(ctx, r, seat, payment)
+	h, err := s.finish(ctx, r, seat, payment)
+	if err != nil {
+		h = booking.Held{Attempt: seat.Row.Attempt}
+	}
+	return h, err
 }
 
 // seat takes a gateway slot and then the seat, in this order, so that a slow
@@ -215,7 +220,7 @@ func (s *Service) refusal(ctx context.Context, r booking.Request, err error) err
 		if dup.Row.Live(dup.Now) {
 			p, perr := s.payment(ctx, dup.Row.Attempt)
 			if perr != nil {
-				s.Log.WarnContext(ctx, "payment link of a live hold is not at hand", "error", perr)
+				s.Log.WarnContext(ctx, "payment link of a live hold is not at hand", "request_id", r.RequestID, "attempt", dup.Row.Attempt, "error", perr)
 				return dup
 			}
 			dup.PaymentURL, dup.BookingURL = p.URL, s.BookingURL(r.Code, dup.Row.Attempt)
@@ -267,8 +272,7 @@ func (s *Service) create(ctx context.Context, r booking.Request, seat booking.Se
 	defer cancelUndo()
 	if uerr := s.Ledger.Undo(undo, r.Code, seat.Row.Attempt); uerr != nil && !errors.Is(uerr, booking.ErrNotOwner) {
 		// Only a seat that was given back may be told so; this one is the reconciler's.
-		s.Log.WarnContext(ctx, "seat of a failed payment is left to the reconciler", "attempt", seat.Row.Attempt, "error", uerr)
-		return booking.Payment{}, fmt.Errorf("undo after a failed payment: %w: %w: %w", booking.ErrTryAgain, uerr, err)
+		return booking.Payment{}, fmt.Errorf("seat of a failed payment is left to the reconciler: %w: undo: %w: %w", booking.ErrTryAgain, uerr, err)
 	}
 	return booking.Payment{}, fmt.Errorf("create payment: %w: %w", booking.ErrPaymentUnavailable, err)
 }
@@ -279,7 +283,7 @@ func (s *Service) finish(ctx context.Context, r booking.Request, seat booking.Se
 	row, now, err := s.attach(ctx, r.Code, seat.Row.Attempt, p)
 	if err != nil {
 		if !booking.LedgerAnswered(err) { // else the seat is another call's by now
-			s.undoUnattached(ctx, r.Code, seat.Row.Attempt)
+			err = errors.Join(err, s.undoUnattached(ctx, r.Code, seat.Row.Attempt))
 		}
 		return booking.Held{}, fmt.Errorf("attach payment: %w: %w", booking.ErrTryAgain, err)
 	}
@@ -287,27 +291,32 @@ func (s *Service) finish(ctx context.Context, r booking.Request, seat booking.Se
 		// A refused seat taken over in its last moment: a link nobody can pay by.
 		return booking.Held{}, fmt.Errorf("time to pay ended meanwhile: %w", booking.ErrTryAgain)
 	}
-	if err := s.enqueue(ctx, row.HeldRecord(r.Code, p.URL, p.Signature)); err != nil {
+	rec := row.HeldRecord(r.Code, p.URL, p.Signature)
+	rec.RequestID = r.RequestID
+	if err := s.enqueue(ctx, rec); err != nil {
 		return booking.Held{}, fmt.Errorf("queue record: %w: %w", booking.ErrTryAgain, err)
 	}
 	step, cancel := context.WithTimeout(ctx, s.Budgets.Redis)
 	defer cancel()
 	if err := s.Ledger.Queued(step, r.Code, row.Attempt); err != nil {
 		// The record is queued and the seat is the candidate's; the sweep moves the row on.
-		s.Log.WarnContext(ctx, "row stays payable until the next sweep", "attempt", row.Attempt, "error", err)
+		s.Log.WarnContext(ctx, "row stays payable until the next sweep", "request_id", r.RequestID, "attempt", row.Attempt, "error", err)
 	}
 	return s.held(r.Code, row, now, p), nil
 }
 
 // undoUnattached gives the seat back if the payment was never attached; nobody
 // has its link, and execute is ours to call. A seat that has the payment after
-// all is left to the reconciler.
-func (s *Service) undoUnattached(ctx context.Context, code, attempt string) {
+// all is left to the reconciler. The error says why it was not given back.
+func (s *Service) undoUnattached(ctx context.Context, code, attempt string) error {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Budgets.Redis)
 	defer cancel()
 	err := s.Ledger.Undo(undo, code, attempt)
-	s.Log.WarnContext(ctx, "payment was not attached in time", "attempt", attempt, "undo", err)
 	s.Changed()
+	if err != nil {
+		return fmt.Errorf("undo: %w", err)
+	}
+	return nil
 }
 
 // attach is tried twice, each time on its own time: it is safe to repeat, an

@@ -26,6 +26,10 @@ type API struct {
 	// the host is loopback, private, or a name. "" is not served.
 	// HOLDFAST_ADMIN_ADDR, "off" for none, default 127.0.0.1:9090.
 	AdminAddr string `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9090"`
+	// AdminToken is what the back office shows, as a bearer token, to replace the
+	// allowlist through the admin listener; at least 32 visible ASCII characters, best
+	// random ones. "" turns that route off. HOLDFAST_ADMIN_TOKEN, default "".
+	AdminToken Secret `env:"ADMIN_TOKEN"`
 	// PublicURL is where browsers reach the site, the base of callback and
 	// result links: scheme and host, no slash at the end. HOLDFAST_PUBLIC_URL,
 	// required.
@@ -33,6 +37,11 @@ type API struct {
 	// SealKey is the fleet's key for booking tokens: 32 bytes as hex, the same
 	// on every server. HOLDFAST_SEAL_KEY, required.
 	SealKey Secret `env:"SEAL_KEY,required"`
+	// TrustedHops is how many proxies of ours stand before this process, each of which
+	// adds the address it was called from to X-Forwarded-For: 1 behind a balancer, 2
+	// behind a CDN and a balancer. The log names clients by it. HOLDFAST_TRUSTED_HOPS,
+	// 0 to 10, default 0: the connection's own address.
+	TrustedHops int `env:"TRUSTED_HOPS" envDefault:"0"`
 	// Linger is how long a process that was told to end still accepts connections,
 	// with /health failing: the balancer must have seen it fail, which is its
 	// interval times its threshold. HOLDFAST_LINGER, default 5s; 0s for none.

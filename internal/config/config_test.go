@@ -128,7 +128,7 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		"HOLDFAST_SMTP_HOST": "mail.example", "HOLDFAST_SMTP_PORT": "2525", "HOLDFAST_SMTP_ENCRYPTION": "implicit",
 		"HOLDFAST_SMTP_USERNAME": "seats", "HOLDFAST_SMTP_PASSWORD": "s3cret-smtp", "HOLDFAST_SMTP_HELLO": "api.example",
 		"HOLDFAST_NOTIFY_TOPIC": "arn:aws:sns:ap-southeast-1:123456789012:bpt_01929", "HOLDFAST_REFUND_AUTO": "true",
-		"HOLDFAST_REFUND_RATE": "2",
+		"HOLDFAST_REFUND_RATE": "2", "HOLDFAST_ADMIN_TOKEN": "s3cret-token-of-the-back-office-1",
 	}
 	asked := map[string]bool{}
 	get := with(set)
@@ -149,6 +149,7 @@ func TestLoadAPI_EveryVariableIsRead(t *testing.T) {
 		got, want any
 	}{
 		{"AdminAddr", got.AdminAddr, "10.0.0.7:9100"},
+		{"AdminToken", got.AdminToken.Reveal(), "s3cret-token-of-the-back-office-1"},
 		{"PublicURL", got.PublicURL, "http://localhost:8080"},
 		{"GatewayURL", got.GatewayURL, "http://gateway:8081"},
 		{"RedisPassword", got.RedisPassword.Reveal(), "s3cret-redis"},
@@ -220,6 +221,7 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"ADMIN_ADDR", "0.0.0.0:9090"},
 		{"ADMIN_ADDR", "203.0.113.7:9090"},
 		{"ADMIN_ADDR", "[::]:9090"},
+		{"ADMIN_TOKEN", strings.Repeat("t", 31)}, {"ADMIN_TOKEN", strings.Repeat("t", 31) + " t"}, {"ADMIN_TOKEN", strings.Repeat("é", 32)},
 		{"PUBLIC_URL", "seats.example"},
 		{"PUBLIC_URL", "ftp://seats.example"},
 		{"PUBLIC_URL", "https://seats.example/book"},
@@ -245,6 +247,8 @@ func TestLoadAPI_Refuses(t *testing.T) {
 		{"REDIS_BUDGET", "499ms"},
 		{"REQUEST_BUDGET", "15s"},
 		{"LINGER", "-1s"},
+		{"TRUSTED_HOPS", "-1"},
+		{"TRUSTED_HOPS", "11"},
 		{"CREATE_BUDGET", "-1s"},
 		{"ENQUEUE_BUDGET", "soon"},
 		{"EXECUTE_TIMEOUT", "0s"}, {"EXECUTE_TIMEOUT", "51s"},

@@ -39,14 +39,16 @@ func LoadAPI(getenv func(string) string) (API, error) {
 
 	p.address("ADDR", c.Addr)
 	c.AdminAddr = p.admin(c.AdminAddr)
+	p.token("ADMIN_TOKEN", c.AdminToken)
 	if u := p.url("PUBLIC_URL", c.PublicURL); u != nil && u.Path != "" {
 		p.bad("PUBLIC_URL", "%q: want scheme and host only", c.PublicURL)
 	}
 	if len(c.SealKeyBytes()) != sealKeySize {
 		p.bad("SEAL_KEY", "want %d bytes as %d hex digits", sealKeySize, 2*sealKeySize)
 	}
-	if _, err := regexp.Compile(c.CodePattern); err != nil {
-		p.bad("CODE_PATTERN", "%w", err)
+	p.pattern("CODE_PATTERN", c.CodePattern)
+	if c.TrustedHops < 0 || c.TrustedHops > 10 {
+		p.bad("TRUSTED_HOPS", "%d: want 0 to 10", c.TrustedHops)
 	}
 	if c.Linger < 0 {
 		p.bad("LINGER", "%s: want 0s or more", c.Linger)
@@ -206,6 +208,24 @@ func (p *problems) orFile(variable, value, path string) string {
 		return ""
 	}
 	return strings.TrimRight(string(content), "\r\n")
+}
+
+// leastToken is what nobody guesses, if it is random.
+const leastToken = 32
+
+// token wants what an Authorization header can carry; "" is none.
+func (p *problems) token(variable string, s Secret) {
+	token := s.Reveal()
+	visible := strings.IndexFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+	if token != "" && (len(token) < leastToken || !visible) {
+		p.bad(variable, "want at least %d visible ASCII characters", leastToken)
+	}
+}
+
+func (p *problems) pattern(variable, got string) {
+	if _, err := regexp.Compile(got); err != nil {
+		p.bad(variable, "%w", err)
+	}
 }
 
 func (p *problems) process(c Process) {

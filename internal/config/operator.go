@@ -14,6 +14,13 @@ type Operator struct {
 	// StatusURL is where status.json is read by HTTP instead of from the object
 	// store. HOLDFAST_STATUS_URL, default "".
 	StatusURL string `env:"STATUS_URL"`
+	// MetricsURLs are where the processes give their metrics: the /metrics of each
+	// one's admin address, with commas between. HOLDFAST_METRICS_URLS, default "".
+	MetricsURLs []string `env:"METRICS_URLS"`
+	// CodePattern is what a candidate code matches as a whole, the same as the API's:
+	// a code that the loader took and the API refused would be nobody's.
+	// HOLDFAST_CODE_PATTERN, default ^[A-Z0-9-]{4,32}$.
+	CodePattern string `env:"CODE_PATTERN" envDefault:"^[A-Z0-9-]{4,32}$"`
 
 	Process
 	Redis
@@ -25,6 +32,7 @@ type Operator struct {
 func LoadOperator(getenv func(string) string) (Operator, error) {
 	var c Operator
 	p := read(&c, getenv)
+	p.pattern("CODE_PATTERN", c.CodePattern)
 	p.process(c.Process)
 	p.drivers(c.Drivers)
 	p.redis(c.Redis)
@@ -32,6 +40,10 @@ func LoadOperator(getenv func(string) string) (Operator, error) {
 	p.region(c.Drivers, c.Objects == "s3")
 	if c.StatusURL != "" {
 		p.url("STATUS_URL", c.StatusURL)
+	}
+	for i, u := range c.MetricsURLs {
+		c.MetricsURLs[i] = strings.TrimSpace(u)
+		p.url("METRICS_URLS", c.MetricsURLs[i])
 	}
 	return c, p.err()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"holdfast/internal/booking"
 	"holdfast/internal/config"
 )
 
@@ -20,6 +21,8 @@ func TestLoadOperator_DefaultsNeedNoVariable(t *testing.T) {
 		t.Fatalf("LoadOperator without any variable: got %v, want nil", err)
 	}
 	want := config.Operator{
+		CodePattern: booking.DefaultCodePattern,
+
 		Process:   config.Process{Data: "data", LogLevel: slog.LevelInfo, Drain: 35 * time.Second},
 		Redis:     config.Redis{RedisAddr: "127.0.0.1:6379", RedisPool: 300, KeyPrefix: "{sale}:", Acks: config.AcksAuto},
 		Drivers:   config.Drivers{Store: "sqlite", Queue: "sqlite"},
@@ -33,15 +36,27 @@ func TestLoadOperator_DefaultsNeedNoVariable(t *testing.T) {
 func TestLoadOperator_TellsAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 	_, err := config.LoadOperator(with(map[string]string{
-		"HOLDFAST_REDIS_ADDR": "redis", "HOLDFAST_STATUS_URL": "status.json", "HOLDFAST_OBJECTS": "tape", "HOLDFAST_STORE": "paper", "HOLDFAST_DRAIN": "0s",
+		"HOLDFAST_REDIS_ADDR": "redis", "HOLDFAST_STATUS_URL": "status.json", "HOLDFAST_METRICS_URLS": "http://a/metrics,b", "HOLDFAST_OBJECTS": "tape", "HOLDFAST_STORE": "paper", "HOLDFAST_DRAIN": "0s",
+		"HOLDFAST_CODE_PATTERN": "[A-",
 	}))
 	if err == nil {
 		t.Fatal("got nil, want an error")
 	}
-	for _, name := range []string{"REDIS_ADDR", "STATUS_URL", "OBJECTS", "STORE", "DRAIN"} {
+	for _, name := range []string{"REDIS_ADDR", "STATUS_URL", "METRICS_URLS", "OBJECTS", "STORE", "DRAIN", "CODE_PATTERN"} {
 		if !strings.Contains(err.Error(), "HOLDFAST_"+name) {
 			t.Errorf("got %v, want that it names HOLDFAST_%s", err, name)
 		}
+	}
+}
+
+func TestLoadOperator_SplitsTheAddressesOfMetrics(t *testing.T) {
+	t.Parallel()
+	got, err := config.LoadOperator(with(map[string]string{"HOLDFAST_METRICS_URLS": "http://10.0.0.1:9090/metrics, http://10.0.0.2:9091/metrics"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"http://10.0.0.1:9090/metrics", "http://10.0.0.2:9091/metrics"}, got.MetricsURLs); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	json "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"holdfast/internal/booking"
 	"holdfast/internal/httpapi/web"
@@ -49,6 +50,9 @@ type held struct {
 	Level       string    `json:"level"`
 }
 
+// admitted is the outcome of a request that has a seat.
+const admitted = "admitted"
+
 func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 	started := time.Now()
 	in, err := readForm(w, r)
@@ -63,15 +67,19 @@ func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ev := obs.EventFrom(r.Context())
-	ev.Level, ev.Candidate = req.Level, func() string { return booking.CandidateHash(req.Code) }
+	code := req.Code // captured alone: the whole request would be moved to the heap
+	ev.Level, ev.Candidate = req.Level, func() string { return booking.CandidateHash(code) }
 	if s.draining.Load() {
 		return fmt.Errorf("draining: %w", booking.ErrTryAgain)
 	}
+	req.RequestID = ev.RequestID
 	h, err := s.Booker.Book(r.Context(), req)
+	ev.Attempt = h.Attempt
 	if err != nil {
+		ev.Keep = h.Attempt != ""
 		return err
 	}
-	ev.Outcome, ev.Attempt = "admitted", h.Attempt
+	ev.Outcome = admitted
 	s.decoy.learn(h, time.Since(started))
 	return s.accept(w, r, held{
 		PaymentURL: h.PaymentURL, PaymentID: h.PaymentID, BookingURL: h.BookingURL,
@@ -165,15 +173,29 @@ func readForm(w http.ResponseWriter, r *http.Request) (form, error) {
 	case errors.As(err, &tooLarge):
 		return form{}, booking.ErrBodyTooLarge
 	case err != nil:
-		return form{}, fmt.Errorf("read body: %w: %w", booking.ErrInvalidRequest, err)
+		return form{}, fmt.Errorf("read body: %w: %w", booking.ErrInvalidRequest, unaddressed(err))
 	case media == mediaForm:
 		return parseForm(string(body))
 	}
 	var in form
 	if err := json.Unmarshal(body, &in, json.RejectUnknownMembers(true)); err != nil {
-		return form{}, fmt.Errorf("body: %w: %w", booking.ErrInvalidRequest, err)
+		return form{}, fmt.Errorf("body: %w: %s", booking.ErrInvalidRequest, fault(err))
 	}
 	return in, nil
+}
+
+// fault says where a body is not as it should be and nothing of what stands there:
+// the decoder's own words quote it.
+func fault(err error) string {
+	var syntax *jsontext.SyntacticError
+	var meaning *json.SemanticError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("not one JSON object, at byte %d", syntax.ByteOffset)
+	case errors.As(err, &meaning):
+		return fmt.Sprintf("not the members that are asked for, at byte %d", meaning.ByteOffset)
+	}
+	return "it cannot be read"
 }
 
 // readBody reads at most maxBody, into no more room than a body whose length is known
@@ -192,7 +214,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 func parseForm(body string) (form, error) {
 	values, err := url.ParseQuery(body)
 	if err != nil {
-		return form{}, fmt.Errorf("form: %w: %w", booking.ErrInvalidRequest, err)
+		return form{}, fmt.Errorf("form cannot be read: %w", booking.ErrInvalidRequest)
 	}
 	var in form
 	for field, v := range values {

@@ -38,7 +38,7 @@ func TestOutcomes_AnythingElseIsAnOpaque500(t *testing.T) {
 		}
 		m := wantRefusal(t, err.Error(), w, 500, "internal")
 		lines := e.log.lines(t, "request")
-		if len(lines) != 1 || lines[0]["level"] != "ERROR" || lines[0]["cause"] != err.Error() || lines[0]["request_id"] != m["request_id"] {
+		if len(lines) != 1 || lines[0]["level"] != "ERROR" || lines[0]["error"] != err.Error() || lines[0]["request_id"] != m["request_id"] {
 			t.Errorf("%v: log: got %v, want one ERROR line with the cause and the request id", err, lines)
 		}
 	}
@@ -74,6 +74,10 @@ func TestBook_AdmittedAnswer(t *testing.T) {
 	if diff := cmp.Diff(want, decode(t, w.Body)); diff != "" {
 		t.Errorf("body (-want +got):\n%s", diff)
 	}
+	if id := w.Header().Get("X-Request-Id"); got.RequestID != id || id == "" {
+		t.Errorf("request id as booked: got %q, want the answer's, %q", got.RequestID, id)
+	}
+	got.RequestID = ""
 	if diff := cmp.Diff(want1, got); diff != "" {
 		t.Errorf("request as booked (-want +got):\n%s", diff)
 	}
@@ -280,6 +284,7 @@ func TestBook_GoodInputHoweverItIsWritten(t *testing.T) {
 		var e *edge
 		e = newEdge(t, func(d *httpapi.Deps) {
 			d.Booker = booker(func(_ context.Context, r booking.Request) (booking.Held, error) {
+				r.RequestID = ""
 				got = append(got, r)
 				return e.held(), nil
 			})

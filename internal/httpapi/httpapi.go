@@ -23,7 +23,8 @@ import (
 )
 
 // Booker books; see checkout.Service. It answers within its own budget, also
-// when the request's context ends.
+// when the request's context ends. With an error the booking holds the attempt, if
+// one was made, and nothing else.
 type Booker interface {
 	Book(ctx context.Context, r booking.Request) (booking.Held, error)
 }
@@ -77,6 +78,9 @@ type Deps struct {
 	ResultURL string
 	// ReturnBudget is how long a browser that comes back from the gateway waits.
 	ReturnBudget time.Duration
+	// Client names where a request comes from, for its log line, or gives ""; it is
+	// called for lines that are written only. Nil: no line has it.
+	Client func(r *http.Request) string
 	// Version is told by /health; "" is not.
 	Version    string
 	Log        *slog.Logger

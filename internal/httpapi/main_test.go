@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/booking"
 	"holdfast/internal/flight"
 	"holdfast/internal/httpapi"
+	"holdfast/internal/obs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -166,7 +167,7 @@ func (e *edge) deps() httpapi.Deps {
 			}),
 		},
 		ResultURL: "/result", ReturnBudget: 7500 * time.Millisecond,
-		Log: slog.New(slog.NewJSONHandler(e.log, nil)), Registerer: e.reg,
+		Log: obs.NewLogger(e.log, slog.LevelInfo), Registerer: e.reg,
 	}
 }
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -42,13 +42,13 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	ev.Attempt, ev.Outcome = attempt, status
 	if status == "success" {
 		done := make(chan error)
-		ctx := context.WithoutCancel(r.Context())
+		ctx, requestID := context.WithoutCancel(r.Context()), ev.RequestID
 		if s.Background.Go(func() {
 			err := s.settle(ctx, code, attempt, payment)
 			select {
 			case done <- err:
 			case <-look.Done():
-				s.Log.InfoContext(ctx, "return of a payer ended after the browser had gone on", "attempt", attempt, "error", err)
+				s.tellLate(ctx, requestID, attempt, err)
 			}
 		}) {
 			select {
@@ -63,13 +63,27 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	return s.seeResult(w, r, "booking="+url.QueryEscape(s.Sealer.Seal(code, attempt)))
 }
 
+// tellLate writes what became of a payer's return whose request has its line already.
+func (s *Server) tellLate(ctx context.Context, requestID, attempt string, err error) {
+	attrs := []slog.Attr{slog.String("request_id", requestID), slog.String("attempt", attempt)}
+	level := slog.LevelInfo
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	var p *obs.PanicError
+	if errors.As(err, &p) {
+		level = slog.LevelError
+		attrs = append(attrs, slog.String("stack", p.Stack))
+	}
+	s.Log.LogAttrs(ctx, level, "return of a payer ended after the browser had gone on", attrs...)
+}
+
 // settle is Settler.Return with a panic turned into an error: on a goroutine of
 // its own it would take every request of the process along.
 func (s *Server) settle(ctx context.Context, code, attempt, payment string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.Log.ErrorContext(ctx, "return of a payer panicked", "attempt", attempt, "panic", p, "stack", string(debug.Stack()))
-			err = fmt.Errorf("return of a payer panicked: %v", p)
+			err = fmt.Errorf("return of a payer: %w", obs.Panicked(p))
 		}
 	}()
 	return s.Settler.Return(ctx, code, attempt, payment)
@@ -109,6 +123,7 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	obs.EventFrom(r.Context()).Outcome = string(v.State)
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	return reply(w, http.StatusOK, struct {
 		State       string `json:"state"`

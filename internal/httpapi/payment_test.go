@@ -187,7 +187,7 @@ func TestCallback_AnErrorIsTheLogsNotTheBrowsers(t *testing.T) {
 	e := returns(t, func(context.Context) error { return fmt.Errorf("settle payment: %w", booking.ErrNotOwner) })
 	wantSent(t, "error of Return", e.send(t, http.MethodGet, goodReturn, "", ""), "booking="+e.token())
 	lines := e.log.lines(t, "request")
-	if len(lines) != 1 || lines[0]["cause"] != "settle payment: "+booking.ErrNotOwner.Error() || lines[0]["code"] != 303.0 {
+	if len(lines) != 1 || lines[0]["error"] != "settle payment: "+booking.ErrNotOwner.Error() || lines[0]["code"] != 303.0 {
 		t.Errorf("log: got %v, want the cause", lines)
 	}
 }
@@ -238,8 +238,8 @@ func TestCallback_PanicInThePaymentIsNotTheProcesss(t *testing.T) {
 	t.Parallel()
 	e := returns(t, func(context.Context) error { panic("a bug") })
 	wantSent(t, "panic in Return", e.send(t, http.MethodGet, goodReturn, "", ""), "booking="+e.token())
-	lines := e.log.lines(t, "return of a payer panicked")
-	if len(lines) != 1 || lines[0]["panic"] != "a bug" || lines[0]["level"] != "ERROR" || !strings.Contains(fmt.Sprint(lines[0]["stack"]), "payment_test.go") {
+	lines := e.log.lines(t, "request")
+	if len(lines) != 1 || lines[0]["error"] != "return of a payer: panic: a string" || lines[0]["level"] != "ERROR" || !strings.Contains(fmt.Sprint(lines[0]["stack"]), "payment_test.go") {
 		t.Errorf("log: got %v, want the panic with its stack", lines)
 	}
 }
@@ -308,7 +308,7 @@ func TestView_NotNowIsTryAgain(t *testing.T) {
 	wantRefusal(t, "ledger down", e.send(t, http.MethodGet, "/booking/"+e.token(), "", ""), 503, "try_again")
 	// The page itself comes all the same; its script asks again.
 	wantPage(t, "page while the ledger is down", e.send(t, http.MethodGet, "/result?booking="+e.token(), "", ""), 200, "Looking up your booking")
-	if lines := e.log.lines(t, "request"); len(lines) != 2 || !strings.Contains(fmt.Sprint(lines[1]["cause"]), "i/o timeout") {
+	if lines := e.log.lines(t, "request"); len(lines) != 2 || !strings.Contains(fmt.Sprint(lines[1]["error"]), "i/o timeout") {
 		t.Errorf("log: got %v, want the page's cause too", lines)
 	}
 }

@@ -3,11 +3,10 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -50,8 +49,9 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 const unlogged = "honeypot"
 
 // observe gives every request an id, one metric and one log line, and turns a
-// panic into an opaque 500. The line names the route, never the path: a booking
-// token in it would be a key to the booking.
+// panic into an opaque 500. The id is our own: one from outside would be whatever
+// its sender likes to have in the log. The line names the route, never the path: a
+// booking token in it would be a key to the booking.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -70,8 +70,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 				if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(p)
 				}
-				s.Log.ErrorContext(ctx, "handler panicked", "request_id", ev.RequestID, "panic", p, "stack", string(debug.Stack()))
-				ev.Outcome, ev.Cause = internal.slug, fmt.Errorf("panic: %v", p)
+				ev.Outcome, ev.Cause = internal.slug, obs.Panicked(p)
 				if ww.status == 0 {
 					_ = s.answer(ww, r, describe(ev.Cause, ev.Level, ev.RequestID))
 				}
@@ -121,29 +120,63 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, 
 		return
 	}
 	var dropped int64
-	if refusals[ev.Outcome] {
+	if refusals[ev.Outcome] && !ev.Keep {
 		var ok bool
 		if ok, dropped = s.refusalLog.allow(time.Now()); !ok {
 			return
 		}
 	}
 	level := slog.LevelInfo
-	if status >= http.StatusInternalServerError && ev.Outcome == internal.slug {
+	if (status >= http.StatusInternalServerError && ev.Outcome == internal.slug) || panicked(ev.Cause) {
 		level = slog.LevelError
 	}
+	if !s.Log.Enabled(ctx, level) {
+		return
+	}
+	// From here on only for a line that is written: most are not.
+	if !levelKnown[ev.Outcome] && ev.Attempt == "" {
+		ev.Level = ""
+	}
 	attrs := append([]slog.Attr{
-		slog.String("route", pattern), slog.String("method", r.Method), slog.Int("code", status), slog.Float64("took_ms", float64(took.Microseconds())/1000),
+		slog.String("route", pattern), slog.String("method", methodOf(r)), slog.Int("code", status), slog.Duration("took", took),
 	}, ev.Attrs()...)
+	if s.Client != nil {
+		if name := s.Client(r); name != "" {
+			attrs = append(attrs, slog.String("client", name))
+		}
+	}
 	if dropped > 0 {
 		attrs = append(attrs, slog.Int64("refusals_not_logged", dropped))
 	}
 	s.Log.LogAttrs(ctx, level, "request", attrs...)
 }
 
+// levelKnown are the outcomes behind which the ledger has found that there is such a
+// level; before, it is what somebody typed, which may be their code.
+var levelKnown = map[string]bool{
+	admitted: true, "duplicate": true, "level_full": true, "closed": true, "email_mismatch": true,
+	"idempotency_mismatch": true, "payment_unavailable": true,
+}
+
+// panicked tells whether a bug is behind it, also where the answer was none of 500.
+func panicked(err error) bool {
+	var p *obs.PanicError
+	return err != nil && errors.As(err, &p)
+}
+
+// methodOf is the method if it is one: to a server any word will do.
+func methodOf(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return r.Method
+	}
+	return "other"
+}
+
 // refusals are the outcomes that come by the hundred thousand in a rush. Their log
 // lines are sampled, their counters are not: in one second the first
 // refusalsLogged of a process are written, and the next line that is says how many
-// were not.
+// were not. A refusal that comes after a seat was taken is always written.
 var refusals = map[string]bool{"duplicate": true, "level_full": true, "closed": true, "try_again": true}
 
 const refusalsLogged = 100
@@ -183,7 +216,17 @@ func (s *Server) wrap(h handler) http.HandlerFunc {
 		p := describe(err, ev.Level, ev.RequestID)
 		ev.Outcome, ev.Cause = p.Error, err
 		if err := s.answer(w, r, p); err != nil && !errors.Is(err, context.Canceled) {
-			ev.Cause = errors.Join(ev.Cause, err)
+			ev.Cause = errors.Join(ev.Cause, unaddressed(err))
 		}
 	}
+}
+
+// unaddressed is the error of a connection without the addresses of its ends, one of
+// which is the client's.
+func unaddressed(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"holdfast/internal/booking"
@@ -144,7 +145,7 @@ func (s *Service) ask(ctx context.Context, n booking.Notification, rec booking.R
 		return s.later(ctx, n, err)
 	case charge.Status != booking.ChargeCompleted:
 		if clearly := charge.Status == booking.ChargeRefused || charge.Status == booking.ChargeOpen || charge.Status == booking.ChargeUnfinished; clearly && !claimsMoney(n) {
-			return s.anomaly(ctx, n, slog.LevelWarn, "a notification tells of no money, and the gateway of no payment", slog.String("status", n.Status))
+			return s.anomaly(ctx, n, slog.LevelWarn, "a notification tells of no money, and the gateway of no payment", slog.String("status", word(n.Status)))
 		}
 		return s.later(ctx, n, fmt.Errorf("payment %s is %s: %w", rec.PaymentID, charge.Status, booking.ErrInDoubt))
 	case charge.Transaction != n.Transaction:
@@ -175,7 +176,7 @@ func (s *Service) second(ctx context.Context, n booking.Notification, rec bookin
 		return s.later(ctx, n, errors.New("a refund of its payment is on its way, by a transaction not known yet"))
 	}
 	if !claimsMoney(n) {
-		return s.anomaly(ctx, n, slog.LevelWarn, "a notification tells of no money of a payment", slog.String("status", n.Status))
+		return s.anomaly(ctx, n, slog.LevelWarn, "a notification tells of no money of a payment", slog.String("status", word(n.Status)))
 	}
 	found, err := s.search(ctx, n.Transaction, r)
 	switch {
@@ -196,7 +197,7 @@ func (s *Service) second(ctx context.Context, n booking.Notification, rec bookin
 func (s *Service) confirm(ctx context.Context, n booking.Notification, rec booking.Record, charge booking.Charge) (string, error) {
 	if charge.Amount != n.Amount || charge.Currency != n.Currency {
 		s.deps.Log.LogAttrs(ctx, slog.LevelWarn, "anomaly: the notification's amount is not the gateway's, which counts",
-			append(about(n), slog.String("gateway", charge.Amount.String()+" "+charge.Currency))...)
+			append(about(n), slog.String("gateway", charge.Amount.String()+" "+word(charge.Currency)))...)
 	}
 	err := s.deps.Settler.Confirm(ctx, rec.Code, rec, charge)
 	switch {
@@ -333,13 +334,24 @@ func (s *Service) tell(ctx context.Context, r *round) {
 	s.overdue = overdue{told: now}
 }
 
+// wordForm is what the gateway's ids, currencies and kinds look like.
+var wordForm = regexp.MustCompile(`^[0-9A-Za-z]{0,24}$`)
+
+// word lets a text of the gateway into the log if it is a word: it may be anything.
+func word(s string) string {
+	if wordForm.MatchString(s) {
+		return s
+	}
+	return "[cut]"
+}
+
 // about is what a log line says of a notification: no reference, which is the
 // payer's free text, and of an invoice number the attempt.
 func about(n booking.Notification) []slog.Attr {
 	attrs := []slog.Attr{
-		slog.String("message_id", n.ID), slog.String("transaction", n.Transaction),
-		slog.String("amount", n.Amount.String()), slog.String("currency", n.Currency),
-		slog.String("transaction_type", n.TransactionType), slog.Time("received_at", n.ReceivedAt),
+		slog.String("message_id", n.ID), slog.String("transaction", word(n.Transaction)),
+		slog.String("amount", n.Amount.String()), slog.String("currency", word(n.Currency)),
+		slog.String("transaction_type", word(n.TransactionType)), slog.Time("received_at", n.ReceivedAt),
 	}
 	if n.SaleAmount != nil {
 		attrs = append(attrs, slog.String("sale_amount", n.SaleAmount.String()))
@@ -357,6 +369,6 @@ func said(t booking.TransactionAnswer, err error) []slog.Attr {
 	}
 	return []slog.Attr{
 		slog.Bool("gateway_found", t.Found), slog.Bool("gateway_completed", t.Completed),
-		slog.String("gateway_amount", t.Amount.String()), slog.String("gateway_currency", t.Currency),
+		slog.String("gateway_amount", t.Amount.String()), slog.String("gateway_currency", word(t.Currency)),
 	}
 }

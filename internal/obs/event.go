@@ -2,6 +2,7 @@ package obs
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 )
 
@@ -15,8 +16,6 @@ type Event struct {
 	// Candidate returns the candidate hash, of which the line gets the start: see
 	// CandidatePrefix. It is called only when the line is written.
 	Candidate func() string
-	// Sale is the sale's name.
-	Sale string
 	// Level is the level id.
 	Level string
 	// Attempt is the attempt id.
@@ -25,6 +24,8 @@ type Event struct {
 	Outcome string
 	// Cause is the error behind the outcome, for operators only.
 	Cause error
+	// Keep has the line written although lines of its outcome are sampled.
+	Keep bool
 }
 
 // candidatePrefix is enough to tell candidates of one sale apart in a log, and
@@ -38,20 +39,23 @@ func CandidatePrefix(hash string) string {
 
 // Attrs lists the fields that were learnt, in a fixed order.
 func (e *Event) Attrs() []slog.Attr {
-	attrs, candidate := make([]slog.Attr, 0, 7), ""
+	attrs, candidate := make([]slog.Attr, 0, 8), ""
 	if e.Candidate != nil {
 		candidate = CandidatePrefix(e.Candidate())
 	}
 	for _, f := range []struct{ key, value string }{
-		{"request_id", e.RequestID}, {"candidate", candidate}, {"sale", e.Sale},
-		{"level_id", e.Level}, {"attempt", e.Attempt}, {"outcome", e.Outcome},
+		{"request_id", e.RequestID}, {"candidate", candidate}, {"level_id", e.Level}, {"attempt", e.Attempt}, {"outcome", e.Outcome},
 	} {
 		if f.value != "" {
 			attrs = append(attrs, slog.String(f.key, f.value))
 		}
 	}
 	if e.Cause != nil {
-		attrs = append(attrs, slog.String("cause", e.Cause.Error()))
+		attrs = append(attrs, slog.String("error", e.Cause.Error()))
+		var p *PanicError
+		if errors.As(e.Cause, &p) {
+			attrs = append(attrs, slog.String("stack", p.Stack))
+		}
 	}
 	return attrs
 }

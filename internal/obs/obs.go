@@ -7,16 +7,46 @@ package obs
 import (
 	"io"
 	"log/slog"
+	"regexp"
 	"runtime/debug"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // NewLogger writes JSON lines to w, from that level on. Given a *slog.LevelVar
-// the level can be changed while the process runs; see LevelHandler.
+// the level can be changed while the process runs; see LevelHandler. A duration is
+// written in milliseconds, under its name with _ms behind it. Mail addresses are cut
+// out of every text, since other people's errors quote them.
 func NewLogger(w io.Writer, level slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: fit}))
+}
+
+// mailAddress is anything that may be one; better a word too many is cut than one
+// too few.
+var mailAddress = regexp.MustCompile(`[^\s<>"'(),;:]+@[^\s<>"'(),;:]+`)
+
+// fit makes one field fit for the log.
+func fit(_ []string, a slog.Attr) slog.Attr {
+	switch a.Value.Kind() {
+	case slog.KindDuration:
+		return slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000)
+	case slog.KindString:
+		return slog.String(a.Key, withoutAddresses(a.Value.String()))
+	case slog.KindAny:
+		if err, ok := a.Value.Any().(error); ok {
+			return slog.String(a.Key, withoutAddresses(err.Error()))
+		}
+	}
+	return a
+}
+
+func withoutAddresses(s string) string {
+	if strings.IndexByte(s, '@') < 0 {
+		return s
+	}
+	return mailAddress.ReplaceAllString(s, "[e-mail]")
 }
 
 // NewRegistry makes a registry with the Go runtime's and the process's own

@@ -41,7 +41,7 @@ func TestEvent_HandlersBelowFillWhatTheMiddlewareWrites(t *testing.T) {
 	event.RequestID = "r1"
 	handler := obs.EventFrom(ctx)
 	handler.Candidate = func() string { return "0123456789abcdef" }
-	handler.Sale, handler.Level, handler.Attempt = "demo", "N1", "e-1"
+	handler.Level, handler.Attempt = "N1", "e-1"
 	handler.Outcome, handler.Cause = "try_again", errors.New("redis is asleep")
 
 	var out bytes.Buffer
@@ -53,8 +53,8 @@ func TestEvent_HandlersBelowFillWhatTheMiddlewareWrites(t *testing.T) {
 	delete(got, "time")
 	want := map[string]any{
 		"level": "INFO", "msg": "request", "request_id": "r1", "candidate": "01234567",
-		"sale": "demo", "level_id": "N1", "attempt": "e-1", "outcome": "try_again",
-		"cause": "redis is asleep",
+		"level_id": "N1", "attempt": "e-1", "outcome": "try_again",
+		"error": "redis is asleep",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("log line (-want +got):\n%s", diff)

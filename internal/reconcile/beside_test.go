@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
+	"holdfast/internal/reconcile"
 )
 
 // Work after a sweep: it hangs, and the rows have their sweeps all the same; it
@@ -37,17 +38,17 @@ func TestAfterSweep_KeepsNothingFromItsTurn(t *testing.T) {
 	)
 	first := sync.OnceFunc(func() { close(hangs); <-freed })
 	w.deps.Changed = func() { close(freed) } // by the sweep that releases the seat
-	w.deps.AfterSweep = []func(context.Context) error{
-		func(ctx context.Context) error {
+	w.deps.AfterSweep = []reconcile.Work{
+		{Name: "hanging work", Do: func(ctx context.Context) (map[string]int, error) {
 			defer alone()()
 			if end, limited := ctx.Deadline(); !limited || time.Until(end) > w.deps.Budget {
 				t.Errorf("time of the work: got until %s, want at most the sweep's budget", end)
 			}
 			begin("hangs")
 			first()
-			return broken
-		},
-		func(context.Context) error {
+			return map[string]int{"done": 1}, broken
+		}},
+		{Name: "next work", Do: func(context.Context) (map[string]int, error) {
 			defer alone()()
 			begin("next")
 			mu.Lock()
@@ -55,8 +56,8 @@ func TestAfterSweep_KeepsNothingFromItsTurn(t *testing.T) {
 			if len(order) == 6 {
 				close(rounds)
 			}
-			return nil
-		},
+			return nil, nil
+		}},
 	}
 	// The first sweeps find no row: the seat is looked at when the work has hung for
 	// some of them.
@@ -97,7 +98,7 @@ func TestAfterSweep_KeepsNothingFromItsTurn(t *testing.T) {
 			break
 		}
 	}
-	if got := w.log.take(); !slices.Contains(got, "work after a sweep did not finish; the next one goes on") {
+	if got := w.log.take(); !slices.Contains(got, "hanging work") {
 		t.Errorf("errors in the log: got %q, want the work that failed", got)
 	}
 }
@@ -111,9 +112,12 @@ func TestAfterSweep_RunsAfterABrokenSweepAndNotAfterTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	w.deps.AfterSweep = []func(context.Context) error{
-		func(context.Context) error { close(begun); <-goOn; return nil },
-		func(context.Context) error { t.Error("work after the end: got a call, want none"); return nil },
+	w.deps.AfterSweep = []reconcile.Work{
+		{Name: "work", Do: func(context.Context) (map[string]int, error) { close(begun); <-goOn; return nil, nil }},
+		{Name: "work after the end", Do: func(context.Context) (map[string]int, error) {
+			t.Error("work after the end: got a call, want none")
+			return nil, nil
+		}},
 	}
 	runner := w.another(t)
 	ended := make(chan error, 1)

@@ -64,8 +64,8 @@ type Settler interface {
 	ReleaseRecord(ctx context.Context, rec booking.Record, reason string) error
 	// Resume writes a paid row's record.
 	Resume(ctx context.Context, code string, row booking.Row) error
-	// SendMail sends a paid row's mail. booking.ErrUnsendable: a person must act; after
-	// any other error a later call sends it.
+	// SendMail sends a paid row's mail, and logs what came of it. booking.ErrUnsendable:
+	// a person must act; after any other error a later call sends it.
 	SendMail(ctx context.Context, code, attempt string) error
 }
 
@@ -108,8 +108,8 @@ type Deps struct {
 	Restore func(ctx context.Context) error
 	// AfterSweep is other work of the elected runner: after a sweep each is called,
 	// one at a time and at most Budget long, beside the next sweeps, which do not wait
-	// for it. A sweep that ends meanwhile calls none. Errors are logged.
-	AfterSweep []func(ctx context.Context) error
+	// for it. A sweep that ends meanwhile calls none.
+	AfterSweep []Work
 	// QueriesPerSecond bounds the status queries of the fleet; since one runner is
 	// elected, the bound is this process's.
 	QueriesPerSecond float64
@@ -184,6 +184,8 @@ func New(d Deps) (*Reconciler, error) {
 // begins with both, since a change of the runner is often a change of much else.
 // It returns nil, when the work beside the sweeps has ended too.
 func (r *Reconciler) Run(ctx context.Context) error {
+	r.metrics.running.Set(1)
+	defer r.metrics.running.Set(0)
 	tick, checks := time.NewTicker(r.Every), time.NewTicker(r.CheckEvery)
 	defer tick.Stop()
 	defer checks.Stop()
@@ -191,9 +193,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	defer beside.Wait()
 	var busy atomic.Bool
 	sweep := func() {
-		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
-			r.Log.ErrorContext(ctx, "sweep did not finish; the next one goes on", "error", err)
-		}
+		began := time.Now()
+		report, err := r.Sweep(ctx)
+		r.line(ctx, "sweep", began, report, err)
 		if len(r.AfterSweep) > 0 && busy.CompareAndSwap(false, true) {
 			beside.Go(func() {
 				defer busy.Store(false)
@@ -205,11 +207,10 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	// example, has not done what it was asked for: it is owed until one has.
 	owed := false
 	check := func() {
+		began := time.Now()
 		out, err := r.CrossCheck(ctx)
 		owed = err != nil || out.Actions[putOff] > 0
-		if err != nil && ctx.Err() == nil {
-			r.Log.ErrorContext(ctx, "cross-check did not finish; it is repeated after the next sweep", "error", err)
-		}
+		r.line(ctx, "cross-check", began, out.Actions, err, figures("found", out.Found))
 	}
 	sweep()
 	check()
@@ -238,11 +239,10 @@ func (r *Reconciler) afterSweep(ctx context.Context) {
 			return
 		}
 		own, cancel := context.WithTimeout(ctx, r.Budget)
-		err := work(own)
+		began := time.Now()
+		did, err := work.Do(own)
 		cancel()
-		if err != nil && ctx.Err() == nil {
-			r.Log.ErrorContext(ctx, "work after a sweep did not finish; the next one goes on", "error", err)
-		}
+		r.line(ctx, work.Name, began, did, err)
 	}
 }
 
@@ -299,9 +299,6 @@ func (r *round) note(action string, err error) {
 func (r *Reconciler) tell(ctx context.Context) {
 	if t := r.round.troubles[damaged]; t.n > 0 {
 		r.Log.ErrorContext(ctx, "due rows are missing or cannot be read: run the audit", "rows", t.n, "first", t.first)
-	}
-	if t := r.round.troubles[mailFailed]; t.n > 0 {
-		r.Log.WarnContext(ctx, "confirmation mails were not sent; later sweeps send them", "mails", t.n, "first", t.first)
 	}
 }
 
@@ -483,11 +480,9 @@ func (r *Reconciler) resume(ctx context.Context, d booking.DueRow) (string, erro
 		r.round.unsent.Store(0)
 		return "resumed", nil
 	case errors.Is(err, booking.ErrUnsendable):
-		r.Log.ErrorContext(ctx, "confirmation mail cannot be sent: mend the address on file", "attempt", d.Row.Attempt, "error", err)
 		return "unsendable", r.postpone(ctx, d, doubtAgain, booking.CountNothing)
 	}
 	r.round.unsent.Add(1)
-	r.round.note(mailFailed, err)
 	return mailFailed, nil
 }
 

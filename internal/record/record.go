@@ -151,7 +151,7 @@ func (w *Worker) poll(ctx, work context.Context) {
 		}
 		ds, err := w.deps.Queue.Receive(ctx, batch, wait)
 		if err != nil && ctx.Err() == nil {
-			w.deps.Log.WarnContext(ctx, "receive bookings", "cause", err)
+			w.deps.Log.WarnContext(ctx, "receive bookings", "error", err)
 			tries++
 			sleep(ctx, backoff(tries))
 		}
@@ -224,7 +224,7 @@ func (w *Worker) handle(ctx context.Context, ds []booking.Delivery) int {
 	for _, r := range results {
 		for _, receipt := range r.left {
 			if err := w.deps.Queue.Delay(ctx, receipt, r.after); err != nil { // it comes back by itself, later
-				w.deps.Log.WarnContext(ctx, "give a booking back to the queue", "cause", err)
+				w.deps.Log.WarnContext(ctx, "give a booking back to the queue", "error", err)
 			}
 		}
 	}
@@ -306,10 +306,13 @@ func (w *Worker) report(ctx context.Context, j job) {
 		slog.Duration("age", j.begun.Sub(j.SentAt)),
 		slog.Duration("took", w.deps.Now().Sub(j.begun)),
 	}
+	if j.rec.RequestID != "" {
+		attrs = append(attrs, slog.String("request_id", j.rec.RequestID))
+	}
 	level := slog.LevelInfo
 	if j.err != nil {
 		level = slog.LevelWarn
-		attrs = append(attrs, slog.String("cause", j.err.Error()))
+		attrs = append(attrs, slog.String("error", j.err.Error()))
 	}
 	w.deps.Log.LogAttrs(ctx, level, "booking record", attrs...)
 }
@@ -321,14 +324,14 @@ func decode(body []byte) (booking.Record, error) {
 		V int `json:"v"`
 	}
 	var rec booking.Record
-	err := json.Unmarshal(body, &version)
+	err := plain(json.Unmarshal(body, &version))
 	if err == nil && version.V != booking.RecordVersion {
 		err = fmt.Errorf("version %d: this program reads version %d", version.V, booking.RecordVersion)
 	}
 	if err == nil {
 		strict := json.NewDecoder(bytes.NewReader(body))
 		strict.DisallowUnknownFields() // a field that is dropped here is lost
-		err = strict.Decode(&rec)
+		err = plain(strict.Decode(&rec))
 	}
 	if err == nil {
 		err = rec.Validate()
@@ -340,6 +343,21 @@ func decode(body []byte) (booking.Record, error) {
 		return booking.Record{}, fmt.Errorf("queue message: %w: %w", booking.ErrUnreadable, err)
 	}
 	return rec, nil
+}
+
+// plain is the decoder's error without its words, which quote the message.
+func plain(err error) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &syntax):
+		return fmt.Errorf("not JSON, at byte %d", syntax.Offset)
+	case errors.As(err, &kind):
+		return fmt.Errorf("a value is of another kind, before byte %d", kind.Offset)
+	}
+	return errors.New("it is not one record of the fields that this program knows")
 }
 
 // put writes one record, through outages of the store. The error belongs to
@@ -380,7 +398,7 @@ func (w *Worker) put(ctx context.Context, rec booking.Record) (string, error) {
 			continue
 		}
 		if ctx.Err() == nil && w.outage.begin(ask) {
-			w.deps.Log.ErrorContext(ctx, "booking store does not answer: receiving has stopped", "cause", err)
+			w.deps.Log.ErrorContext(ctx, "booking store does not answer: receiving has stopped", "error", err)
 		}
 		if w.outage.wait(ctx) != nil {
 			return outcomeReturned, err
@@ -430,7 +448,7 @@ func (w *Worker) remove(ctx context.Context, receipts []string) {
 		}
 	}
 	if len(receipts) > 0 {
-		w.deps.Log.WarnContext(ctx, "delete bookings from the queue: some will come again", "left", len(receipts), "cause", err)
+		w.deps.Log.WarnContext(ctx, "delete bookings from the queue: some will come again", "left", len(receipts), "error", err)
 	}
 }
 
@@ -446,7 +464,7 @@ func (w *Worker) keep(ctx context.Context, ds []booking.Delivery) (release func(
 				errs = append(errs, w.deps.Queue.Delay(ctx, d.Receipt, w.deps.Visibility))
 			}
 			if err := errors.Join(errs...); err != nil && ctx.Err() == nil { // they come again, and are found done
-				w.deps.Log.WarnContext(ctx, "keep bookings in hand hidden", "cause", err)
+				w.deps.Log.WarnContext(ctx, "keep bookings in hand hidden", "error", err)
 			}
 		}
 	})
@@ -462,7 +480,7 @@ func (w *Worker) watch(ctx context.Context) {
 		if err == nil {
 			w.metrics.show(s)
 		} else if ctx.Err() == nil {
-			w.deps.Log.WarnContext(ctx, "queue figures", "cause", err)
+			w.deps.Log.WarnContext(ctx, "queue figures", "error", err)
 		}
 		if !sleep(ctx, watchEvery) {
 			return

@@ -644,7 +644,9 @@ func TestRun_ShowsTheQueueInTheMetrics(t *testing.T) {
 
 func TestRun_OneLogLinePerJobGivesNobodyAway(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		good, bad := b.send(b.booking(), ""), b.booking()
+		first := b.booking()
+		first.RequestID = "b5m8i5hbpa35q"
+		good, bad := b.send(first, ""), b.booking() // one without it, as from an older sender
 		b.store.bad = bad.Attempt
 		b.send(bad, "")
 		stop := b.run()
@@ -666,6 +668,15 @@ func TestRun_OneLogLinePerJobGivesNobodyAway(t *testing.T) {
 					t.Errorf("log line holds a code or a whole hash: %s", line)
 				}
 			}
+		}
+		if got := lines[good.Attempt]["request_id"]; got != good.RequestID {
+			t.Errorf("log line: got request %v, want that of the message, %q", got, good.RequestID)
+		}
+		if got, ok := lines[bad.Attempt]["request_id"]; ok {
+			t.Errorf("log line of a message without a request: got %v, want none", got)
+		}
+		if rec, err := b.store.Record(t.Context(), good.CandidateHash, good.Attempt); err != nil || rec.RequestID != good.RequestID {
+			t.Errorf("record: got request %q, %v, want %q", rec.RequestID, err, good.RequestID)
 		}
 		for _, want := range []struct {
 			rec            booking.Record

@@ -36,6 +36,18 @@ type Report struct {
 	Outage bool
 }
 
+// Figures are the report as counts by name, for a log line.
+func (r Report) Figures() map[string]int {
+	outage := 0
+	if r.Outage {
+		outage = 1
+	}
+	return map[string]int{
+		"open": r.Open, "done": r.Done, "person": r.Person, "doubt": r.Doubt, "busy": r.Busy,
+		"failed": r.Failed, "left": r.Left, "unreadable": r.Unreadable, "outage": outage,
+	}
+}
+
 // Sweep sends what is open, if that is automatic, oldest decision first since the
 // gateway takes refunds for about 15 days, and sets the gauge in any case. A refund
 // with trouble is asked about every 10 minutes. When ctx ends, or the gateway

@@ -437,9 +437,7 @@ func (s *Service) paid(ctx context.Context, code string, rec booking.Record, tra
 	if !s.Background.Go(func() {
 		mail, cancel := context.WithTimeout(context.WithoutCancel(ctx), workTimeout)
 		defer cancel()
-		if err := s.SendMail(mail, code, rec.Attempt); err != nil {
-			s.Log.WarnContext(mail, "confirmation mail is sent by a later sweep", "attempt", rec.Attempt, "error", err)
-		}
+		_ = s.SendMail(mail, code, rec.Attempt) // what failed is sent by a later sweep
 	}) {
 		s.Log.InfoContext(ctx, "draining: confirmation mail is sent by a later sweep", "attempt", rec.Attempt)
 	}
@@ -476,25 +474,55 @@ func (s *Service) record(ctx context.Context, code string, p booking.Paid) error
 // SendMail sends the confirmation of a record that is PAID, if it has not been
 // sent, under a lease in the record, so that two processes do not both send it,
 // and tells the ledger. nil also while another sender is at work. An error that is
-// booking.ErrUnsendable is for a person; after any other a later call sends it.
+// booking.ErrUnsendable is for a person; after any other a later call sends it. It
+// writes the one log line of it.
 func (s *Service) SendMail(ctx context.Context, code, attempt string) error {
+	began := s.Now()
+	outcome, requestID, err := s.mail(ctx, code, attempt)
+	attrs, level := []slog.Attr{slog.String("attempt", attempt)}, slog.LevelInfo
+	if requestID != "" {
+		attrs = append(attrs, slog.String("request_id", requestID))
+	}
+	switch {
+	case errors.Is(err, booking.ErrUnsendable):
+		outcome, level = "unsendable", slog.LevelError
+		attrs = append(attrs, slog.String("do", "mend the address on file"))
+	case err != nil:
+		outcome, level = "failed", slog.LevelWarn
+	}
+	attrs = append(attrs, slog.String("outcome", outcome), slog.Duration("took", s.Now().Sub(began)))
+	if err != nil {
+		attrs = append(attrs, slog.Any("error", err))
+	}
+	s.Log.LogAttrs(ctx, level, "mail", attrs...)
+	return err
+}
+
+// mail does it and names what it found or did: "sent" now, "sent_before", or
+// "claimed" by another sender.
+func (s *Service) mail(ctx context.Context, code, attempt string) (outcome, requestID string, err error) {
 	rec, err := s.Store.Record(ctx, booking.CandidateHash(code), attempt)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the record's mail state: %w", err)
+		return "", "", fmt.Errorf("read the record's mail state: %w", err)
 	case rec.State != booking.StatePaid:
-		return fmt.Errorf("mail of a record that is %s", rec.State)
+		return "", rec.RequestID, fmt.Errorf("mail of a record that is %s", rec.State)
 	}
+	outcome = "sent_before"
 	if rec.Mail != booking.MailSent {
 		mine, err := s.send(ctx, code, rec)
-		if err != nil || !mine {
-			return err // another sender is at work; the next look sees its end
+		if err != nil {
+			return "", rec.RequestID, err
 		}
+		if !mine {
+			return "claimed", rec.RequestID, nil // the next look sees its end
+		}
+		outcome = "sent"
 	}
 	if err := s.Ledger.MailDone(ctx, code, attempt); err != nil {
-		return fmt.Errorf("mark mail done: %w", err)
+		return "", rec.RequestID, fmt.Errorf("mark mail done: %w", err)
 	}
-	return nil
+	return outcome, rec.RequestID, nil
 }
 
 func (s *Service) send(ctx context.Context, code string, rec booking.Record) (mine bool, err error) {

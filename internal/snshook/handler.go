@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -78,6 +80,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	outcome, err := h.take(ctx, w, r)
 	h.outcomes.WithLabelValues(outcome).Inc()
+	requestID := w.Header().Get("X-Request-Id") // set by whoever gives requests an id
 	p, refused := problems[outcome]
 	if !refused {
 		write(w, http.StatusOK, []byte("{}"))
@@ -88,9 +91,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		level = slog.LevelError
 		w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(4)))
 	}
-	h.Log.Log(ctx, level, "notification refused", "outcome", outcome, "error", err)
-	p.RequestID = w.Header().Get("X-Request-Id") // set by whoever gives requests an id
-	body, _ := json.Marshal(p)                   // three texts
+	h.Log.Log(ctx, level, "notification refused", "outcome", outcome, "request_id", requestID, "error", err)
+	p.RequestID = requestID
+	body, _ := json.Marshal(p) // three texts
 	write(w, p.status, body)
 }
 
@@ -101,7 +104,7 @@ func (h *Handler) take(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	case errors.As(err, &large):
 		return outcomeTooLarge, err
 	case err != nil:
-		return outcomeUnproved, fmt.Errorf("read body: %w", err)
+		return outcomeUnproved, fmt.Errorf("read body: %w", unaddressed(err))
 	}
 	m, err := h.Verifier.Verify(ctx, body)
 	switch {
@@ -116,7 +119,16 @@ func (h *Handler) take(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		h.confirm(ctx, m)
 		return outcomeConfirmation, nil
 	}
-	return h.store(ctx, m)
+	return h.store(ctx, m, w.Header().Get("X-Request-Id"))
+}
+
+// unaddressed is the error of a connection without the addresses of its ends.
+func unaddressed(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
 }
 
 // body reads the request within the deadline: a sender that stalls does not hold
@@ -147,7 +159,7 @@ func (h *Handler) confirm(ctx context.Context, m Message) {
 	}
 }
 
-func (h *Handler) store(ctx context.Context, m Message) (outcome string, err error) {
+func (h *Handler) store(ctx context.Context, m Message, requestID string) (outcome string, err error) {
 	n := notification(m, h.Verifier.now())
 	stored, err := h.Keeper.Store(ctx, n)
 	if err != nil {
@@ -162,8 +174,8 @@ func (h *Handler) store(ctx context.Context, m Message) (outcome string, err err
 		outcome, level = outcomeUnreadable, slog.LevelError
 	}
 	attrs := []slog.Attr{
-		slog.String("outcome", outcome), slog.String("message_id", n.ID),
-		slog.String("transaction", n.Transaction), slog.Time("sent_at", n.SentAt),
+		slog.String("outcome", outcome), slog.String("request_id", requestID), slog.String("message_id", n.ID),
+		slog.String("transaction", word(n.Transaction)), slog.Time("sent_at", n.SentAt),
 	}
 	if _, attempt, err := booking.ParseInvoice(n.Invoice); err == nil {
 		attrs = append(attrs, slog.String("attempt", attempt))
@@ -176,6 +188,17 @@ func (h *Handler) store(ctx context.Context, m Message) (outcome string, err err
 		h.Arrived(n)
 	}
 	return outcome, nil
+}
+
+// wordForm is what the gateway's transactions look like.
+var wordForm = regexp.MustCompile(`^[0-9A-Za-z]{0,24}$`)
+
+// word lets a text of the gateway into the log if it is a word: it may be anything.
+func word(s string) string {
+	if wordForm.MatchString(s) {
+		return s
+	}
+	return "[cut]"
 }
 
 // problem is an error body.

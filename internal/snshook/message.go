@@ -113,7 +113,7 @@ func parse(body []byte) (envelope, error) {
 			return envelope{}, fmt.Errorf("token or SubscribeURL is missing: %w", ErrMalformed)
 		}
 	default:
-		return envelope{}, fmt.Errorf("type %.40q: %w", e.Type, ErrMalformed)
+		return envelope{}, fmt.Errorf("type is none of a message's: %w", ErrMalformed)
 	}
 	if e.ID == "" || len(e.ID) > 64 || strings.Trim(e.ID, letters+digits+"-") != "" {
 		return envelope{}, fmt.Errorf("MessageId: %w", ErrMalformed)

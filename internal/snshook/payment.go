@@ -17,6 +17,9 @@ const maxText = 255
 // wallet is a number of the gateway's country, however it is spaced.
 var wallet = regexp.MustCompile(`01[3-9](?:[ -]?[0-9]){8}`)
 
+// card is a run of digits as long as a card's number, however it is spaced.
+var card = regexp.MustCompile(`[0-9](?:[ -]?[0-9]){12,18}`)
+
 // notification reads the gateway's message. One that cannot be read is returned
 // too, with the reason and what could be read: it is genuine, and a person must
 // look. The payer's number is left out wherever it stands.
@@ -70,7 +73,8 @@ func (r *reader) problem(text string) {
 	}
 }
 
-// text is a member of one line, without any wallet's number; "" when there is none.
+// text is a member of one line; "" when there is none, or when it holds a number that
+// may be a wallet's or a card's.
 func (r *reader) text(name string) string {
 	s, ok := text(r.all[name])
 	if !ok || len(s) > maxText || strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) {
@@ -80,7 +84,7 @@ func (r *reader) text(name string) string {
 	if _, _, err := booking.ParseInvoice(s); err == nil {
 		return s // ours: made of no number
 	}
-	if wallet.MatchString(s) || sameNumber(s, r.payer) {
+	if wallet.MatchString(s) || card.MatchString(s) || sameNumber(s, r.payer) {
 		return ""
 	}
 	return s

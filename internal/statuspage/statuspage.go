@@ -139,9 +139,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
 	for {
+		began := time.Now()
 		if err := p.Publish(ctx); err != nil && ctx.Err() == nil {
 			p.count.WithLabelValues("error").Inc()
-			p.log.WarnContext(ctx, "status.json was not published; the last one stays", "error", err)
+			p.log.LogAttrs(ctx, slog.LevelWarn, "status publish", // the last one stays
+				slog.String("outcome", "error"), slog.Duration("took", time.Since(began)), slog.Any("error", err))
 		}
 		// Hints come by the thousand in a rush; one look in a while answers them all.
 		select {
@@ -160,6 +162,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 
 // Publish publishes once if it is this caller's turn. Safe to repeat.
 func (p *Publisher) Publish(ctx context.Context) error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	f, err := p.ledger.ClaimStatus(ctx, Throttle)
@@ -169,7 +172,8 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(Compose(f))
+	doc := Compose(f)
+	body, err := json.Marshal(doc)
 	if err != nil {
 		return err
 	}
@@ -190,6 +194,8 @@ func (p *Publisher) Publish(ctx context.Context) error {
 			return fmt.Errorf("put status.json: %w", err)
 		}
 		p.count.WithLabelValues("published").Inc()
+		p.log.LogAttrs(ctx, slog.LevelInfo, "status publish", slog.String("outcome", "published"), slog.Duration("took", time.Since(began)),
+			slog.Int64("version", doc.Version), slog.Bool("open", doc.Open), slog.String("reason", doc.Reason), slog.Int("left", doc.Total.Left))
 		return p.ledger.Published(ctx, f)
 	}
 	return errors.New("put status.json: others published all the time")

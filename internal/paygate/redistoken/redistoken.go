@@ -380,6 +380,7 @@ func (s *Source) renew(owner string, st state) answer {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), grantTime)
 	defer cancel()
 	var g paygate.Grant
+	began := time.Now()
 	letGo := s.holdOn(owner, st.called)
 	err := s.keepCopy(ctx)
 	if err != nil {
@@ -392,9 +393,9 @@ func (s *Source) renew(owner string, st state) answer {
 	after, cancelAfter := context.WithTimeout(context.WithoutCancel(s.life), storeTime)
 	defer cancelAfter()
 	if err != nil {
-		return s.failed(after, owner, st, err)
+		return s.failed(after, owner, st, began, err)
 	}
-	return s.granted(after, owner, st, g)
+	return s.granted(after, owner, st, began, g)
 }
 
 // grant asks the gateway, unless the lock was lost before: a process that stood still
@@ -451,13 +452,13 @@ func (s *Source) holdOn(owner string, called int64) (letGo func()) {
 	}
 }
 
-func (s *Source) failed(ctx context.Context, owner string, st state, cause error) answer {
+func (s *Source) failed(ctx context.Context, owner string, st state, began time.Time, cause error) answer {
 	outcome, called := outcomeFailed, strconv.FormatInt(st.called, 10)
 	if errors.Is(cause, booking.ErrNotSent) {
 		outcome, called = outcomeNotSent, ""
 	}
 	s.grants.WithLabelValues(outcome).Inc()
-	s.log.ErrorContext(ctx, "gateway token: grant", "outcome", outcome, "error", cause)
+	s.log.ErrorContext(ctx, "token grant", "outcome", outcome, "took", time.Since(began), "error", cause)
 	pause := pauseAfterFailure
 	if errors.Is(cause, errLockLost) {
 		pause = 0 // nothing is wrong with the gateway, and another process is at it
@@ -474,7 +475,7 @@ func (s *Source) failed(ctx context.Context, owner string, st state, cause error
 	return s.none(st, fmt.Errorf("gateway token: %w", cause))
 }
 
-func (s *Source) granted(ctx context.Context, owner string, st state, g paygate.Grant) answer {
+func (s *Source) granted(ctx context.Context, owner string, st state, began time.Time, g paygate.Grant) answer {
 	s.grants.WithLabelValues(outcomeGranted).Inc()
 	now := s.good(string(g.IDToken), g.ExpiresIn)
 	stored := int64(1)
@@ -494,12 +495,16 @@ func (s *Source) granted(ctx context.Context, owner string, st state, g paygate.
 	if err == nil {
 		err = s.keepCopy(ctx)
 	}
+	attrs, level := []slog.Attr{
+		slog.String("outcome", outcomeGranted), slog.Duration("took", time.Since(began)),
+		slog.Duration("lifetime", g.ExpiresIn), slog.Bool("newer_one_there", stored == 0),
+	}, slog.LevelInfo
 	if err != nil {
 		// This process can use it for a moment; the fleet cannot.
-		s.log.ErrorContext(ctx, "gateway token: keep a granted token", "error", err)
-	} else {
-		s.log.InfoContext(ctx, "gateway token: granted", "lifetime", g.ExpiresIn, "newer_one_there", stored == 0)
+		level = slog.LevelError
+		attrs = append(attrs, slog.Any("error", fmt.Errorf("keep the granted token: %w", err)))
 	}
+	s.log.LogAttrs(ctx, level, "token grant", attrs...)
 	return now
 }
 

@@ -615,6 +615,9 @@ func TestLog_HoldsNoToken(t *testing.T) {
 	f.advance(2 * time.Hour)
 	_, err := p.Token(t.Context())
 	all := f.log.String() + strings.Join(append(said, fmt.Sprint(err)), "\n")
+	if n := strings.Count(f.log.String(), "token grant"); n != 3 || !strings.Contains(all, "took") {
+		t.Errorf("lines of grants: got %d, want one for each of 3 with how long it took: %s", n, all)
+	}
 	if !strings.Contains(all, "granted") || !strings.Contains(all, "rejected") {
 		t.Errorf("log lacks what happened: %s", all)
 	}
