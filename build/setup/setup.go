@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/config"
 	"holdfast/internal/obs"
 	"holdfast/internal/salefile"
+	"holdfast/internal/saleops"
 )
 
 // within bounds the whole set-up.
@@ -98,28 +99,18 @@ func openSale(ctx context.Context, cfg config.Operator, gateway config.Gateway, 
 	if err != nil {
 		return err
 	}
-	candidates, err := readCandidates(f.candidates)
-	if err != nil {
-		return err
-	}
 	started, err := o.Ops.Start(ctx, sale)
 	if err != nil {
 		return fmt.Errorf("sale %s: %w", sale.Name, err)
 	}
-	n, err := o.Ops.LoadCandidates(ctx, func(yield func(booking.Candidate, error) bool) {
-		for _, c := range candidates {
-			if !yield(c, nil) {
-				return
-			}
-		}
-	})
+	candidates, err := loadCandidates(ctx, o.Ops, f.candidates)
 	if err != nil {
-		return fmt.Errorf("load candidates: %w", err)
+		return err
 	}
 	if err := o.Gate.Open(ctx); err != nil {
 		return fmt.Errorf("open booking: %w", err)
 	}
-	log.InfoContext(ctx, "sale is open", "sale", sale.Name, "candidates", n, "paid", started.Paid, "held", started.Held)
+	log.InfoContext(ctx, "sale is open", "sale", sale.Name, "candidates", candidates, "paid", started.Paid, "held", started.Held)
 	return nil
 }
 
@@ -136,24 +127,18 @@ func readSale(path string) (booking.Sale, error) {
 	return sale, nil
 }
 
-// readCandidates reads the whole file, so that a wrong one loads nothing.
-func readCandidates(path string) ([]booking.Candidate, error) {
+// loadCandidates puts the file's list in force, all of it or nothing; booking may be
+// open from an earlier set-up.
+func loadCandidates(ctx context.Context, ops *saleops.Ops, path string) (int, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer func() { _ = file.Close() }() // only read
-	var all []booking.Candidate
-	var errs []error
-	for c, err := range salefile.Candidates(file, booking.DefaultCodeRule()) {
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		all = append(all, booking.Candidate{Code: c.Code, Email: c.Email})
+	list := salefile.NewReader(file, booking.DefaultCodeRule()).Checked(nil)
+	did, err := ops.LoadAllowlist(ctx, list, saleops.AllowlistOptions{WhileOpen: true, Who: "setup"})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("%s: nothing was loaded:\n%w", path, err)
-	}
-	return all, nil
+	return did.Rows, nil
 }

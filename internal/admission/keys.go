@@ -24,19 +24,29 @@ func NewKeys(prefix string) (Keys, error) {
 	return Keys{prefix: prefix}, nil
 }
 
-func (k Keys) epoch() string     { return k.prefix + "adm:epoch" }        // string
-func (k Keys) seen() string      { return k.prefix + "adm:seen" }         // hash code -> row
-func (k Keys) due() string       { return k.prefix + "adm:due" }          // sorted set code -> ms
-func (k Keys) mark() string      { return k.prefix + "adm:mark" }         // string, TTL: written by every script but admit
-func (k Keys) probe() string     { return k.prefix + "adm:probe" }        // string, TTL: written to see replicas acknowledge
-func (k Keys) rebuild() string   { return k.prefix + "adm:rebuild" }      // string: whose turn it is to rebuild
-func (k Keys) late() string      { return k.prefix + "adm:late" }         // hash transaction -> decision
-func (k Keys) notices() string   { return k.prefix + "ntf:due" }          // sorted set message id -> ms
-func (k Keys) total() string     { return k.prefix + "adm:total" }        // integer
-func (k Keys) config() string    { return k.prefix + "sale:config" }      // hash
-func (k Keys) open() string      { return k.prefix + "booking:open" }     // string 1 or 0
-func (k Keys) opensAt() string   { return k.prefix + "booking:opens_at" } // string, Unix ms
-func (k Keys) valid() string     { return k.prefix + "candidates:valid" } // set of codes
+func (k Keys) epoch() string   { return k.prefix + "adm:epoch" }        // string
+func (k Keys) seen() string    { return k.prefix + "adm:seen" }         // hash code -> row
+func (k Keys) due() string     { return k.prefix + "adm:due" }          // sorted set code -> ms
+func (k Keys) mark() string    { return k.prefix + "adm:mark" }         // string, TTL: written by every script but admit
+func (k Keys) probe() string   { return k.prefix + "adm:probe" }        // string, TTL: written to see replicas acknowledge
+func (k Keys) rebuild() string { return k.prefix + "adm:rebuild" }      // string: whose turn it is to rebuild
+func (k Keys) late() string    { return k.prefix + "adm:late" }         // hash transaction -> decision
+func (k Keys) notices() string { return k.prefix + "ntf:due" }          // sorted set message id -> ms
+func (k Keys) total() string   { return k.prefix + "adm:total" }        // integer
+func (k Keys) config() string  { return k.prefix + "sale:config" }      // hash
+func (k Keys) open() string    { return k.prefix + "booking:open" }     // string 1 or 0
+func (k Keys) opensAt() string { return k.prefix + "booking:opens_at" } // string, Unix ms
+func (k Keys) valid() string   { return k.prefix + "candidates:valid" } // set of codes
+
+// Of a load of the allowlist; scripts/lua/allowlist.lua says what each is for.
+func (k Keys) load() string      { return k.prefix + "candidates:load" }       // hash
+func (k Keys) next() string      { return k.prefix + "candidates:next" }       // set of codes
+func (k Keys) nextEmail() string { return k.prefix + "candidates:next:email" } // hash code -> e-mail
+func (k Keys) old() string       { return k.prefix + "candidates:old" }        // set of codes
+func (k Keys) changed() string   { return k.prefix + "candidates:changed" }    // hash code -> e-mail
+func (k Keys) kept() string      { return k.prefix + "candidates:kept" }       // set of codes
+func (k Keys) swaps() string     { return k.prefix + "candidates:swaps" }      // integer
+
 func (k Keys) version() string   { return k.prefix + "status:version" }   // integer
 func (k Keys) published() string { return k.prefix + "status:published" } // hash: version, fingerprint, claimed
 func (k Keys) throttle() string  { return k.prefix + "status:throttle" }  // string, TTL
@@ -64,4 +74,12 @@ func (k Keys) levels(ids []string) []string {
 		keys[i] = k.level(id)
 	}
 	return keys
+}
+
+// hold is what every stash's key begins with.
+func (k Keys) hold() string { return k.prefix + "hold:" }
+
+// lists are the allowlist and all that loads of it leave.
+func (k Keys) lists() []string {
+	return []string{k.valid(), k.load(), k.next(), k.nextEmail(), k.old(), k.changed(), k.kept()}
 }

@@ -196,7 +196,8 @@ func (g *Gate) Sale(ctx context.Context) (booking.Sale, error) {
 }
 
 // Open opens booking now and forgets a scheduled opening. Like Close and OpenAt
-// it is acknowledged or an error, and safe to repeat.
+// it is acknowledged or an error, and safe to repeat. Like OpenAt it is refused with
+// booking.ErrAllowlistHalf while a load of the allowlist has changed half of it.
 func (g *Gate) Open(ctx context.Context) error { return g.flip(ctx, "open", time.Time{}) }
 
 // Close closes booking and forgets a scheduled opening: once it has returned
@@ -207,9 +208,12 @@ func (g *Gate) Close(ctx context.Context) error { return g.flip(ctx, "close", ti
 func (g *Gate) OpenAt(ctx context.Context, at time.Time) error { return g.flip(ctx, "schedule", at) }
 
 func (g *Gate) flip(ctx context.Context, what string, at time.Time) error {
-	a, err := g.change(ctx, switchScript, append(g.keys.base(), g.keys.open(), g.keys.opensAt()), what, at.UnixMilli())
+	a, err := g.change(ctx, switchScript, append(g.keys.base(), g.keys.open(), g.keys.opensAt(), g.keys.changed()), what, at.UnixMilli())
 	if err != nil {
 		return err
+	}
+	if a.word == "half_loaded" {
+		return fmt.Errorf("%s booking: %w", what, booking.ErrAllowlistHalf)
 	}
 	if a.word != "switched" {
 		return fmt.Errorf("switch answered %q, which this program does not know", a.word)
@@ -233,7 +237,8 @@ func (g *Gate) Epoch(ctx context.Context) (string, error) {
 
 // AddCandidates adds to the allowlist, all or nothing, acknowledged or an error.
 // The caller sends a few hundred at a time, so that no call blocks Redis. Safe to
-// repeat.
+// repeat. It removes nobody, and makes a load that runs begin again: a whole list is
+// put in force by BeginAllowlist and the steps after it.
 func (g *Gate) AddCandidates(ctx context.Context, list []booking.Candidate) error {
 	if len(list) == 0 {
 		return nil

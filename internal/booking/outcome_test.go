@@ -35,6 +35,15 @@ var others = map[string]string{
 	"ErrRefunded":          "callers of Confirm",
 	"ErrRefundedOtherwise": "those who end a refund",
 	"ErrUnsendable":        "senders of mail",
+	"ErrLogTaken":          "writers of the operator's log",
+	"ErrAllowlistOpen":     "loads of the allowlist",
+	"ErrAllowlistMany":     "loads of the allowlist",
+	"ErrAllowlistTurn":     "loads of the allowlist",
+	"ErrAllowlistTorn":     "loads of the allowlist",
+	"ErrAllowlistRow":      "loads of the allowlist",
+	"ErrAllowlistHalf":     "loads of the allowlist, and who opens booking",
+	"ErrAllowlistMoved":    "readers of the allowlist",
+	"ErrAllowlistBroken":   "readers of the allowlist",
 }
 
 // A new sentinel must be placed: into Outcomes, into LedgerAnswered, or, knowing

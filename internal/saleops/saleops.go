@@ -30,9 +30,9 @@ type Ledger interface {
 	// Late decides once for each transaction; the answer is acknowledged.
 	Late(ctx context.Context, rec booking.Record, transaction string, kind booking.MoneyKind) (booking.Decision, error)
 	UnfinishedRebuild(ctx context.Context) (token string, err error)
-	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	Now(ctx context.Context) (time.Time, error)
 	Census
+	Allowlist
 }
 
 // Store is read by audit and rebuild, and told the end of what lapsed. An item of a
@@ -45,6 +45,8 @@ type Store interface {
 	Refunds(ctx context.Context) iter.Seq2[booking.Refund, error]
 	OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error]
 	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
+	// EpochMark is the latest epoch that a reset has begun; booking.ErrNotFound.
+	EpochMark(ctx context.Context) (booking.EpochMark, error)
 }
 
 // Queue tells whether every message has become a record.
@@ -106,35 +108,11 @@ type Ops struct {
 // blocks it.
 const chunk = 500
 
-// LoadCandidates adds an allowlist, and returns how many it added. An error of
-// the list ends it; what was added before stays. Safe to repeat.
-func (o *Ops) LoadCandidates(ctx context.Context, list iter.Seq2[booking.Candidate, error]) (int, error) {
-	n := 0
-	batch := make([]booking.Candidate, 0, chunk)
-	flush := func() error {
-		if err := o.Ledger.AddCandidates(ctx, batch); err != nil {
-			return err
-		}
-		n += len(batch)
-		batch = batch[:0]
-		return nil
-	}
-	for c, err := range list {
-		if err != nil {
-			return n, err
-		}
-		if batch = append(batch, c); len(batch) == chunk {
-			if err := flush(); err != nil {
-				return n, err
-			}
-		}
-	}
-	err := flush()
-	return n, err
-}
-
 // ErrNotDrained refuses a rebuild while messages are still on their way.
 var ErrNotDrained = errors.New("queue and dead letters are not empty: a seat without its record would be lost; let the worker drain the queue and redrive the dead letters first")
+
+// ErrTwoSales refuses a rebuild where two sales claim to be the running one.
+var ErrTwoSales = errors.New("the store contradicts itself about the running sale")
 
 // ErrNotLost refuses a rebuild of a ledger that is there.
 var ErrNotLost = errors.New("the seat ledger has an epoch and is not lost")
@@ -288,10 +266,14 @@ func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) 
 	return out, nil
 }
 
-// latestEpoch is the epoch of the newest attempt: the running sale's. A refund may
-// outlive every record of its sale.
+// latestEpoch is the epoch of the newest attempt, or the one that a reset has begun
+// since: the running sale's. A refund may outlive every record of its sale.
 func (o *Ops) latestEpoch(ctx context.Context, back refunds, out *Rebuilt) (string, error) {
-	epoch := ""
+	mark, err := o.Store.EpochMark(ctx)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return "", err
+	}
+	epoch := mark.Epoch
 	for _, r := range back {
 		epoch = max(epoch, booking.AttemptEpoch(r.Attempt))
 	}
@@ -303,6 +285,11 @@ func (o *Ops) latestEpoch(ctx context.Context, back refunds, out *Rebuilt) (stri
 		}
 		if err != nil {
 			return "", fmt.Errorf("scan records: %w", err)
+		}
+		if rec.Epoch < mark.Epoch && rec.AdmittedAt.After(mark.At) {
+			// Redis lost the reset and went on with the sale that it ended.
+			return "", fmt.Errorf("rebuild: a reset began epoch %s at %s, and attempt %s of the sale before was admitted at %s: a person must say which sale runs: %w",
+				mark.Epoch, mark.At.Format(time.RFC3339), rec.Attempt, rec.AdmittedAt.Format(time.RFC3339), ErrTwoSales)
 		}
 		epoch = max(epoch, rec.Epoch)
 	}

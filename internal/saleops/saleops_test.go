@@ -128,7 +128,7 @@ func (w *world) lose(t *testing.T) {
 // resume is what an operator does after a rebuild.
 func (w *world) resume(t *testing.T) {
 	t.Helper()
-	if _, err := w.ops.LoadCandidates(t.Context(), list(bookingtest.Candidates(20))); err != nil {
+	if _, err := w.ops.LoadAllowlist(t.Context(), list(bookingtest.Candidates(20)), saleops.AllowlistOptions{}); err != nil {
 		t.Fatalf("load candidates: %v", err)
 	}
 	if err := w.Ledger.Open(t.Context()); err != nil {
@@ -906,82 +906,4 @@ func TestStart_UnreadableRecordsAreNoFirstSale(t *testing.T) {
 	_, err := w.ops.Start(t.Context(), big())
 	wantErr(t, "start", err, booking.ErrUnreadable)
 	w.wantLost(t)
-}
-
-// Candidates.
-
-// unsold is a sale in force without candidates.
-func unsold(t *testing.T) *world {
-	t.Helper()
-	w := empty(t)
-	if _, err := w.ops.Start(t.Context(), big()); err != nil {
-		t.Fatalf("start: %v", err)
-	}
-	return w
-}
-
-func TestLoadCandidates_InChunks(t *testing.T) {
-	for _, c := range []struct{ n, calls int }{{0, 1}, {1, 1}, {499, 1}, {500, 2}, {1001, 3}} {
-		t.Run(fmt.Sprint(c.n), func(t *testing.T) {
-			w := unsold(t)
-			n, err := w.ops.LoadCandidates(t.Context(), list(bookingtest.Candidates(c.n)))
-			if n != c.n || err != nil {
-				t.Errorf("load: got %d, %v, want %d", n, err, c.n)
-			}
-			if got := w.Faults.Calls(bookingtest.OpCandidates); got > c.calls {
-				t.Errorf("calls: got %d, want %d at most", got, c.calls)
-			}
-			if c.n == 0 {
-				return
-			}
-			if mail, err := w.Ledger.Email(t.Context(), bookingtest.Code(c.n)); mail != bookingtest.Email(c.n) || err != nil {
-				t.Errorf("the last one's address: got %q, %v, want %q", mail, err, bookingtest.Email(c.n))
-			}
-		})
-	}
-}
-
-var errLine = errors.New("line 700: a code is missing")
-
-func TestLoadCandidates_ErrorSaysHowManyAreIn(t *testing.T) {
-	all := bookingtest.Candidates(1200)
-	broken := func(yield func(booking.Candidate, error) bool) {
-		for i, c := range all {
-			if i == 700 {
-				yield(booking.Candidate{}, errLine)
-				return
-			}
-			if !yield(c, nil) {
-				return
-			}
-		}
-	}
-	for _, c := range []struct {
-		name   string
-		list   iter.Seq2[booking.Candidate, error]
-		faults []bookingtest.Fault
-		want   int
-		err    error
-	}{
-		{"in the list", broken, nil, 500, errLine},
-		{"of the first chunk", list(all), []bookingtest.Fault{bookingtest.Lost}, 0, bookingtest.ErrLost},
-		{"of the second chunk", list(all), []bookingtest.Fault{bookingtest.None, bookingtest.Lost}, 500, bookingtest.ErrLost},
-		{"of the last chunk", list(all), []bookingtest.Fault{bookingtest.None, bookingtest.None, bookingtest.Lost}, 1000, bookingtest.ErrLost},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := unsold(t)
-			w.Faults.Next(bookingtest.OpCandidates, c.faults...)
-			n, err := w.ops.LoadCandidates(t.Context(), c.list)
-			if n != c.want || !errors.Is(err, c.err) {
-				t.Errorf("load: got %d, %v, want %d, %v", n, err, c.want, c.err)
-			}
-			in, err := w.rdb.SCard(t.Context(), prefix+"candidates:valid").Result()
-			if int(in) != c.want || err != nil {
-				t.Errorf("candidates in Redis: got %d, %v, want %d", in, err, c.want)
-			}
-			if n, err := w.ops.LoadCandidates(t.Context(), list(all)); n != len(all) || err != nil {
-				t.Errorf("load again: got %d, %v, want %d", n, err, len(all))
-			}
-		})
-	}
 }

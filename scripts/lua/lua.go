@@ -1,6 +1,7 @@
 // Package lua embeds the scripts of the seat ledger. Each .lua file is one
 // operation with its contract in the header; prelude.lua goes before each of
-// them. Package admission is their only caller. To run one by hand:
+// them, and then allowlist.lua before the steps of a load of the allowlist. Package
+// admission is their only caller. To run one by hand:
 //
 //	cat prelude.lua look.lua >/tmp/look.lua
 //	redis-cli --eval /tmp/look.lua KEY... , ARG...
@@ -48,8 +49,22 @@ var (
 	applySale string
 	//go:embed candidates.lua
 	candidates string
+	//go:embed allowlist.lua
+	allowlist string
+	//go:embed allowlist_turn.lua
+	allowlistTurn string
+	//go:embed allowlist_stage.lua
+	allowlistStage string
+	//go:embed allowlist_swap.lua
+	allowlistSwap string
+	//go:embed allowlist_emails.lua
+	allowlistEmails string
 	//go:embed restore.lua
 	restore string
+	//go:embed reset.lua
+	reset string
+	//go:embed purge.lua
+	purge string
 	//go:embed snapshot.lua
 	snapshot string
 	//go:embed published.lua
@@ -76,7 +91,15 @@ var (
 	Switch     = prelude + switchBooking
 	ApplySale  = prelude + applySale
 	Candidates = prelude + candidates
-	Restore    = prelude + restore
-	Snapshot   = prelude + snapshot
-	Published  = prelude + published
+
+	AllowlistTurn   = prelude + allowlist + allowlistTurn
+	AllowlistStage  = prelude + allowlist + allowlistStage
+	AllowlistSwap   = prelude + allowlist + allowlistSwap
+	AllowlistEmails = prelude + allowlist + allowlistEmails
+
+	Restore   = prelude + restore
+	Reset     = prelude + reset
+	Purge     = prelude + purge
+	Snapshot  = prelude + snapshot
+	Published = prelude + published
 )

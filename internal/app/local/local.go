@@ -254,6 +254,7 @@ func environment(s settings, p *ports, r *seatsRedis) (map[string]string, error)
 		"HOLDFAST_RECONCILE_EVERY":    "5s",
 		"HOLDFAST_LINGER":             "0s", // no balancer is in front
 		"HOLDFAST_REFUND_AUTO":        "true",
+		"HOLDFAST_METRICS_URLS":       "http://" + p.admin.Addr().String() + "/metrics",
 	}, nil
 }
 
@@ -271,7 +272,7 @@ func tellOperator(s settings, env map[string]string) (forget func() error, err e
 	}
 	for _, name := range []string{
 		"HOLDFAST_REDIS_ADDR", "HOLDFAST_ACKS", "HOLDFAST_GATEWAY_URL", "HOLDFAST_GATEWAY_APP_KEY",
-		"HOLDFAST_GATEWAY_APP_SECRET", "HOLDFAST_GATEWAY_USERNAME", "HOLDFAST_GATEWAY_PASSWORD",
+		"HOLDFAST_GATEWAY_APP_SECRET", "HOLDFAST_GATEWAY_USERNAME", "HOLDFAST_GATEWAY_PASSWORD", "HOLDFAST_METRICS_URLS",
 	} {
 		told[name] = env[name]
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"os"
 
@@ -84,44 +83,21 @@ func readSale(path string) (booking.Sale, error) {
 	return sale, nil
 }
 
-// maxTold is how many wrong lines of a candidates file are told.
-const maxTold = 20
-
-// loadCandidates checks the whole file first, so that a wrong one loads nothing.
+// loadCandidates puts the file's list in force, all of it or nothing.
 func loadCandidates(ctx context.Context, ops *saleops.Ops, path string) (int, error) {
-	each := func(use func(list iter.Seq2[salefile.Candidate, error]) error) error {
-		var r io.Reader = bytes.NewReader(examples.Candidates)
-		if path != "" {
-			f, err := os.Open(path)
-			if err != nil {
-				return fmt.Errorf("candidates file: %w", err)
-			}
-			defer func() { _ = f.Close() }() // only read
-			r = f
+	var r io.Reader = bytes.NewReader(examples.Candidates)
+	if path != "" {
+		f, err := os.Open(path)
+		if err != nil {
+			return 0, fmt.Errorf("candidates file: %w", err)
 		}
-		return use(salefile.Candidates(r, booking.DefaultCodeRule()))
+		defer func() { _ = f.Close() }() // only read
+		r = f
 	}
-	if err := each(func(list iter.Seq2[salefile.Candidate, error]) error {
-		var errs []error
-		for _, err := range list {
-			if err != nil && len(errs) < maxTold {
-				errs = append(errs, err)
-			}
-		}
-		return errors.Join(errs...)
-	}); err != nil {
-		return 0, fmt.Errorf("candidates file %s: nothing was loaded:\n%w", path, err)
+	list := salefile.NewReader(r, booking.DefaultCodeRule()).Checked(nil)
+	did, err := ops.LoadAllowlist(ctx, list, saleops.AllowlistOptions{Who: "cmd/local"})
+	if err != nil {
+		return 0, fmt.Errorf("candidates file %s: %w", path, err)
 	}
-	n := 0
-	err := each(func(list iter.Seq2[salefile.Candidate, error]) (err error) {
-		n, err = ops.LoadCandidates(ctx, func(yield func(booking.Candidate, error) bool) {
-			for c, err := range list {
-				if !yield(booking.Candidate{Code: c.Code, Email: c.Email}, err) {
-					return
-				}
-			}
-		})
-		return err
-	})
-	return n, err
+	return did.Rows, nil
 }

@@ -55,7 +55,13 @@ const (
 	OpFinishRebuild Op = "finish rebuild"
 	OpForgetRebuild Op = "forget rebuild"
 	OpApplySale     Op = "apply sale"
-	OpCandidates    Op = "add candidates"
+
+	OpBeginAllowlist Op = "begin allowlist"
+	OpClearAllowlist Op = "clear allowlist"
+	OpStageAllowlist Op = "stage allowlist"
+	OpSwapAllowlist  Op = "swap allowlist"
+	OpEndAllowlist   Op = "end allowlist"
+	OpLeaveAllowlist Op = "leave allowlist"
 
 	OpPutHeld       Op = "put held record"
 	OpMarkPaid      Op = "mark record paid"

@@ -20,6 +20,14 @@ type LedgerDriver interface {
 	ForgetRebuild(ctx context.Context, token string) error
 	UnfinishedRebuild(ctx context.Context) (token string, err error)
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
+	BeginAllowlist(ctx context.Context, token, who string) (booking.AllowlistLoad, error)
+	ClearAllowlist(ctx context.Context, token string) (booking.AllowlistLoad, error)
+	StageAllowlist(ctx context.Context, token string, number int, chunk []booking.Candidate) (booking.AllowlistLoad, error)
+	SwapAllowlist(ctx context.Context, token string, chunks int, whileOpen bool) (booking.AllowlistLoad, error)
+	EndAllowlist(ctx context.Context, token string) error
+	LeaveAllowlist(ctx context.Context, token string) error
+	LeavingRows(ctx context.Context, swapped bool) iter.Seq2[booking.DueRow, error]
+	KeptEmails(ctx context.Context) (int, error)
 	Open(ctx context.Context) error
 	OpenAt(ctx context.Context, at time.Time) error
 	Close(ctx context.Context) error
@@ -110,9 +118,43 @@ func (l Ledger) ForgetRebuild(ctx context.Context, token string) error {
 	return err
 }
 
-// AddCandidates can be broken.
-func (l Ledger) AddCandidates(ctx context.Context, list []booking.Candidate) error {
-	_, err := ledgerCall(l.Faults, OpCandidates, nothing(func() error { return l.LedgerDriver.AddCandidates(ctx, list) }))
+// BeginAllowlist can be broken.
+func (l Ledger) BeginAllowlist(ctx context.Context, token, who string) (booking.AllowlistLoad, error) {
+	return ledgerCall(l.Faults, OpBeginAllowlist, func() (booking.AllowlistLoad, error) {
+		return l.LedgerDriver.BeginAllowlist(ctx, token, who)
+	})
+}
+
+// ClearAllowlist can be broken.
+func (l Ledger) ClearAllowlist(ctx context.Context, token string) (booking.AllowlistLoad, error) {
+	return ledgerCall(l.Faults, OpClearAllowlist, func() (booking.AllowlistLoad, error) {
+		return l.LedgerDriver.ClearAllowlist(ctx, token)
+	})
+}
+
+// StageAllowlist can be broken.
+func (l Ledger) StageAllowlist(ctx context.Context, token string, number int, chunk []booking.Candidate) (booking.AllowlistLoad, error) {
+	return ledgerCall(l.Faults, OpStageAllowlist, func() (booking.AllowlistLoad, error) {
+		return l.LedgerDriver.StageAllowlist(ctx, token, number, chunk)
+	})
+}
+
+// SwapAllowlist can be broken.
+func (l Ledger) SwapAllowlist(ctx context.Context, token string, chunks int, whileOpen bool) (booking.AllowlistLoad, error) {
+	return ledgerCall(l.Faults, OpSwapAllowlist, func() (booking.AllowlistLoad, error) {
+		return l.LedgerDriver.SwapAllowlist(ctx, token, chunks, whileOpen)
+	})
+}
+
+// EndAllowlist can be broken.
+func (l Ledger) EndAllowlist(ctx context.Context, token string) error {
+	_, err := ledgerCall(l.Faults, OpEndAllowlist, nothing(func() error { return l.LedgerDriver.EndAllowlist(ctx, token) }))
+	return err
+}
+
+// LeaveAllowlist can be broken.
+func (l Ledger) LeaveAllowlist(ctx context.Context, token string) error {
+	_, err := ledgerCall(l.Faults, OpLeaveAllowlist, nothing(func() error { return l.LedgerDriver.LeaveAllowlist(ctx, token) }))
 	return err
 }
 

@@ -23,6 +23,7 @@ type StoreDriver interface {
 	RecordsOf(ctx context.Context, candidateHash string) ([]booking.Record, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
 	Empty(ctx context.Context) (bool, error)
+	EpochMark(ctx context.Context) (booking.EpochMark, error)
 	Ping(ctx context.Context) error
 	ClaimMail(ctx context.Context, candidateHash, attempt, claim string, now, until time.Time) (bool, error)
 	MailSent(ctx context.Context, candidateHash, attempt, claim string) error

@@ -44,7 +44,7 @@ func (w *World) Open(t testing.TB, sale booking.Sale, n int) {
 	if _, err := w.Ledger.LedgerDriver.ApplySale(t.Context(), sale, Epoch, false); err != nil {
 		t.Fatalf("apply sale: %v", err)
 	}
-	if err := w.Ledger.LedgerDriver.AddCandidates(t.Context(), Candidates(n)); err != nil {
+	if err := w.Ledger.AddCandidates(t.Context(), Candidates(n)); err != nil {
 		t.Fatalf("add candidates: %v", err)
 	}
 	if err := w.Ledger.Open(t.Context()); err != nil {
