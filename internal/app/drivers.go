@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
+	"os/user"
 	"path/filepath"
 	"time"
 
@@ -40,6 +42,23 @@ type Store interface {
 	resolve.Store
 	resolve.HoldStore
 	saleops.Store
+	saleops.ShowStore
+	saleops.PurgeStore
+	saleops.RecordReader
+	OperatorLog
+}
+
+// OperatorLog is the log of what operators change. It is only added to: no command
+// takes an entry out, not the reset of a sale either.
+type OperatorLog interface {
+	// AppendLog adds an entry. Nil also when this very entry is there, so that it is
+	// safe to repeat; booking.ErrLogTaken when another one is under its id.
+	AppendLog(ctx context.Context, e booking.LogEntry) error
+	// Log reads the entries of the changes that began at that time or later, in the
+	// order of their ids. An unreadable one is an error that wraps
+	// booking.ErrUnreadable, beside an entry with the id alone, and the list goes on.
+	// Any other error ends it.
+	Log(ctx context.Context, since time.Time) iter.Seq2[booking.LogEntry, error]
 }
 
 // Queue carries records to the worker, as both ends and the operator see it.
@@ -110,11 +129,15 @@ type Platform struct {
 	// in a vault, into their values, before they are read; nil knows no references.
 	// getenv answers as os.Getenv does, and so does what is returned.
 	Resolve func(ctx context.Context, getenv func(string) string, names []string) (func(string) string, error)
+	// Identity is who runs this process, as the platform of those drivers knows them.
+	// getenv is the process's own environment, which proves nothing. An error when
+	// nobody can be named: then nothing may be changed. Safe to repeat.
+	Identity func(ctx context.Context, getenv func(string) string, n Needs) (string, error)
 }
 
 // Local is the platform of one machine: drivers that need no cloud, settings that are
-// values.
-func Local() Platform { return Platform{Open: OpenLocal} }
+// values, and the system's users.
+func Local() Platform { return Platform{Open: OpenLocal, Identity: SystemUser} }
 
 // Settings is the environment with the references of the named settings resolved; the
 // error has a line for each that could not be.
@@ -127,6 +150,25 @@ func (p Platform) Settings(ctx context.Context, getenv func(string) string, name
 		return nil, fmt.Errorf("settings:\n%w", err)
 	}
 	return getenv, nil
+}
+
+// SystemUser is the Identity of one machine: the account, by its name and by the number
+// that the kernel has for it, which counts should the two disagree. Under sudo the
+// account that it was called from is shown beside root; only root can make that up.
+func SystemUser(_ context.Context, getenv func(string) string, _ Needs) (string, error) {
+	u, err := user.Current()
+	if err != nil {
+		return "", fmt.Errorf("who runs this: %w: the account needs an entry in the system's list of users", err)
+	}
+	return describeUser(u, getenv("SUDO_USER")), nil
+}
+
+func describeUser(u *user.User, sudo string) string {
+	who := fmt.Sprintf("%s (uid %s)", u.Username, u.Uid)
+	if u.Uid == "0" && sudo != "" && sudo != u.Username {
+		who += fmt.Sprintf(", by sudo from %.64q", sudo)
+	}
+	return who
 }
 
 // storeFile is the booking store in the data folder.

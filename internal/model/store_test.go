@@ -328,3 +328,8 @@ func (s *records) list(ctx context.Context, match func(booking.Record) bool) ([]
 	slices.SortFunc(out, func(a, b booking.Record) int { return strings.Compare(a.Attempt, b.Attempt) })
 	return out, nil
 }
+
+// EpochMark: no sale of the model is reset.
+func (s *records) EpochMark(context.Context) (booking.EpochMark, error) {
+	return booking.EpochMark{}, booking.ErrNotFound
+}

@@ -1,19 +1,23 @@
 package seatctl
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"holdfast/internal/app"
 	"holdfast/internal/booking"
 	"holdfast/internal/resolve"
 )
 
 type bookingsCommand struct {
+	Show    bookingsShowCommand    `cmd:"" help:"Everything that is known of one candidate's bookings, side by side."`
+	Export  bookingsExportCommand  `cmd:"" help:"Write the bookings out as CSV."`
 	Resolve bookingsResolveCommand `cmd:"" help:"End a payment in doubt as paid or not paid."`
 }
 
@@ -22,7 +26,7 @@ type bookingsResolveCommand struct {
 	Paid    string `help:"It is paid, by this transaction of the gateway." xor:"word" required:"" placeholder:"TRANSACTION"`
 	NotPaid bool   `help:"It is not paid, and will not be." xor:"word" required:""`
 	Attempt string `help:"Which attempt. Without it the candidate's seat, or else the only attempt whose record is HELD." placeholder:"ID"`
-	Reason  string `help:"Why; told again in what it did. Name no person." required:"" placeholder:"TEXT"`
+	Reason  string `help:"Why; kept in the operator's log. Name no person." required:"" placeholder:"TEXT"`
 	Force   bool   `help:"Against the objections that it names."`
 	Yes     bool   `help:"Do it without asking."`
 	JSON    bool   `help:"Print one JSON document."`
@@ -79,10 +83,6 @@ type standing struct {
 	Record booking.RecordState `json:"record"`
 }
 
-func (s standing) attr(name string) slog.Attr {
-	return slog.Group(name, "phase", string(s.Phase), "record", string(s.Record))
-}
-
 // transactionForm is what a transaction of the gateway looks like.
 var transactionForm = regexp.MustCompile(`^[0-9A-Za-z._~-]{1,128}$`)
 
@@ -101,23 +101,23 @@ func (c *bookingsResolveCommand) Run(s *session) (err error) {
 	case !c.NotPaid && !transactionForm.MatchString(c.Paid):
 		return fmt.Errorf("--paid %q: no transaction looks like this", c.Paid)
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
 	o, err := s.open(true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	resolver, err := o.Resolver()
+	return s.resolve(c, o, code)
+}
+
+func (s *session) resolve(c *bookingsResolveCommand, o *app.Operator, code string) error {
+	by, err := s.who(o)
 	if err != nil {
 		return err
 	}
-	return s.resolve(c, resolver, code, by)
-}
-
-func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, by string) error {
+	r, err := o.Resolver()
+	if err != nil {
+		return err
+	}
 	p, err := r.Plan(s.ctx, code, resolve.Decision{Attempt: c.Attempt, Transaction: c.Paid})
 	if p.Case.Owns() || p.Case.Record != nil {
 		if err := s.showCase(p); err != nil {
@@ -149,26 +149,45 @@ func (s *session) resolve(c *bookingsResolveCommand, r *resolve.Resolver, code, 
 	if p.Case.Record != nil {
 		out.Before.Record = p.Case.Record.State
 	}
-	done, err := r.Carry(s.ctx, p, c.Force)
-	out.Warnings = append(append([]string{}, p.Warnings...), done.Warnings...)
-	out.After, out.Refund, out.Follows = standing{done.Row.Phase, done.Record}, done.Refund, follows(p, done)
-	attrs := []slog.Attr{
-		slog.String("attempt", out.Attempt), slog.String("payment", out.Payment), slog.Bool("paid", out.Paid),
-		slog.String("transaction", out.Transaction), slog.Bool("refund", out.Refund != nil), slog.Bool("forced", out.Forced), out.Before.attr("before"), out.After.attr("after"),
+	var done *resolve.Done
+	err = s.mutate(o, mutation{
+		What: "bookings resolve", Subject: out.Attempt, Reason: c.Reason,
+		Before: decided{standing: out.Before, Payment: out.Payment},
+	}, func(ctx context.Context) (any, error) {
+		did, err := r.Carry(ctx, p, c.Force)
+		out.Warnings = append(append([]string{}, p.Warnings...), did.Warnings...)
+		out.After, out.Refund, out.Follows = standing{did.Row.Phase, did.Record}, did.Refund, follows(p, did)
+		after := decided{out.After, out.Payment, c.Paid, out.Forced, out.Refund != nil}
+		switch {
+		case err != nil && out.After == (standing{}): // not known
+			return nil, wrong(fmt.Errorf("not finished: %w", err))
+		case err != nil:
+			return after, wrong(fmt.Errorf("not finished: %w", err))
+		}
+		done = &did
+		return after, nil
+	})
+	if done == nil {
+		return err
 	}
-	if err != nil {
-		s.logChange(by, "bookings resolve", c.Reason, append(attrs, slog.Any("error", err))...)
-		return wrong(fmt.Errorf("not finished: %w", err))
-	}
-	s.logChange(by, "bookings resolve", c.Reason, attrs...)
 	if c.JSON {
-		return s.printJSON(out)
+		return cmp.Or(err, s.printJSON(out))
 	}
 	for _, w := range done.Warnings {
 		fmt.Fprintf(s.stderr, "warning: %s\n", w)
 	}
-	_, err = fmt.Fprintf(s.stdout, "%s: payment %s is %s: %s\n%s\n", code, out.Payment, word, c.Reason, out.Follows)
-	return err
+	_, told := fmt.Fprintf(s.stdout, "%s: payment %s is %s: %s\n%s\n", code, out.Payment, word, c.Reason, out.Follows)
+	return cmp.Or(err, told)
+}
+
+// decided is what the operator's log has of a decision.
+type decided struct {
+	standing
+	Payment string `json:"payment"`
+	// Transaction is the one that it is said to be paid by, none if not paid.
+	Transaction string `json:"transaction,omitempty"`
+	Forced      bool   `json:"forced,omitempty"`
+	Refund      bool   `json:"refund,omitempty"`
 }
 
 // showCase says what is known, before anything is decided.
@@ -198,7 +217,7 @@ func (s *session) showCase(p resolve.Plan) error {
 	}
 	if rec := c.Record; rec != nil {
 		fmt.Fprintf(w, "record\t%s, payment %s, execute announced %s, transaction %s, reason %s\n",
-			rec.State, rec.PaymentID, timeOrDash(rec.ExecuteAt), orDash(rec.Transaction), orDash(rec.Reason))
+			rec.State, rec.PaymentID, when(rec.ExecuteAt), orDash(rec.Transaction), orDash(rec.Reason))
 	} else {
 		fmt.Fprintf(w, "record\tnone: %v\n", c.RecordErr)
 	}

@@ -2,6 +2,7 @@ package seatctl_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,8 +31,9 @@ func TestBookings_APersonEndsADoubt(t *testing.T) {
 		"does not confirm transaction TX9", "Go on?", "not agreed: nothing was changed")
 	decide("no\n", paid.Code, "--not-paid").want(t, 1, "not agreed: nothing was changed")
 	want(paid, booking.PhasePaying, booking.StateHeld)
-	decide("yes\n", "  c0001 ", "--paid", "TX9").want(t, 0, "payment TR000001 is PAID by transaction TX9: portal", "mail is sent by a sweep",
-		`"operator's change"`, `"who":"`, `"what":"bookings resolve","reason":"portal"`, `"before":{"phase":"paying","record":"HELD"},"after":{"phase":"paid","record":"PAID"}`)
+	decide("yes\n", "  c0001 ", "--paid", "TX9").want(t, 0, "payment TR000001 is PAID by transaction TX9: portal", "mail is sent by a sweep")
+	wantLogged(t, s.data, ": bookings resolve "+paid.Attempt+` (portal) begun {"phase":"paying","record":"HELD","payment":"TR000001"}`,
+		`done {"phase":"paid","record":"PAID","payment":"TR000001","transaction":"TX9"}`)
 	want(paid, booking.PhasePaid, booking.StatePaid)
 	decide("", paid.Code, "--paid", "TX9", "--yes").want(t, 0, "is PAID")
 	decide("", paid.Code, "--not-paid", "--yes").want(t, 1, "OBJECTION", "it is paid, by transaction TX9")
@@ -56,6 +58,12 @@ func TestBookings_APersonEndsADoubt(t *testing.T) {
 	decide("", held.Code, "--not-paid", "--yes", "--force").want(t, 0, "is NOT PAID")
 	want(held, booking.PhaseRefused, booking.StateReleased)
 	decide("", busy.Code, "--not-paid", "--yes", "--force").want(t, 1, "not finished", "an execute call may be in flight")
+	wantLogged(t, s.data, ": bookings resolve "+busy.Attempt, "failed ")
+	for _, line := range logged(t, s.data) {
+		if strings.Contains(line, busy.Code) || strings.Contains(line, booking.CandidateHash(busy.Code)) {
+			t.Errorf("operator's log: got %s, want no candidate in it", line)
+		}
+	}
 	want(busy, booking.PhasePaying, booking.StateHeld)
 
 	decide("", "C0005", "--not-paid").want(t, 1, "not found: nothing was changed")
@@ -88,8 +96,8 @@ func TestBookings_APersonEndsADoubtWithoutASeat(t *testing.T) {
 	decide("", seat.Code, "--paid", "TX1").want(t, 1, "none of attempt "+seat.Attempt, "HELD", "no clear answer",
 		"the ledger decides whether it gets one after all, or the money goes back", "not agreed: nothing was changed")
 	want(seat, booking.StateHeld)
-	decide("y\n", seat.Code, "--paid", "TX1").want(t, 0, "is PAID by transaction TX1: portal", "mail is sent by a sweep",
-		`"before":{"phase":"","record":"HELD"},"after":{"phase":"paid","record":"PAID"}`)
+	decide("y\n", seat.Code, "--paid", "TX1").want(t, 0, "is PAID by transaction TX1: portal", "mail is sent by a sweep")
+	wantLogged(t, s.data, `begun {"phase":"","record":"HELD"`, `done {"phase":"paid","record":"PAID"`)
 	want(seat, booking.StatePaid)
 
 	decide("", back.Code, "--not-paid", "--yes").want(t, 1, "attempt "+back.Attempt+" of this candidate is HELD and owns no seat", "not in doubt: it is held")

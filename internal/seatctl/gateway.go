@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"strings"
 	"time"
@@ -80,10 +79,6 @@ func (c *gatewayCheckCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
 	o, err := s.open(true)
 	if err != nil {
 		return err
@@ -94,16 +89,21 @@ func (c *gatewayCheckCommand) Run(s *session) (err error) {
 		return fmt.Errorf("the sale, for its smallest fee: %w", err)
 	}
 	out := &checked{Gateway: getenv("HOLDFAST_GATEWAY_URL"), Callback: callback, Steps: []checkStep{}, ByHand: []string{}}
-	cause := s.checkGateway(c, o, by, sale, out)
+	cause := s.checkGateway(c, o, sale, out)
 	if c.JSON {
 		err = s.printJSON(out)
 	} else {
 		err = s.printChecked(out)
 	}
-	if err == nil && cause != nil {
-		err = wrong(fmt.Errorf("the gateway's check did not go well: %w", cause))
+	if err != nil || cause == nil {
+		return err
 	}
-	return err
+	code := exitWrong
+	var e *exitError
+	if errors.As(cause, &e) { // what could not be logged was not tried
+		code = e.code
+	}
+	return &exitError{code, fmt.Errorf("the gateway's check did not go well: %w", cause)}
 }
 
 func (c *gatewayCheckCommand) callback(getenv func(string) string) (string, error) {
@@ -125,8 +125,8 @@ func (c *gatewayCheckCommand) callback(getenv func(string) string) (string, erro
 }
 
 // checkGateway goes from step to step until one does not go well.
-func (s *session) checkGateway(c *gatewayCheckCommand, o *app.Operator, by string, sale booking.Sale, out *checked) error {
-	if err := s.checkToken(c, o, by, out); err != nil {
+func (s *session) checkGateway(c *gatewayCheckCommand, o *app.Operator, sale booking.Sale, out *checked) error {
+	if err := s.checkToken(c, o, out); err != nil {
 		return err
 	}
 	client, err := o.GatewayClient()
@@ -138,16 +138,22 @@ func (s *session) checkGateway(c *gatewayCheckCommand, o *app.Operator, by strin
 		fee = min(fee, l.Fee)
 	}
 	out.Invoice = "CHECK-" + time.Now().UTC().Format("20060102T150405Z") + "-" + rand.Text()[:8]
-	fmt.Fprintf(s.stderr, "A payment of %s %s is created at %s, and asked about; nothing executes it.\n", fee, sale.Currency, out.Gateway)
-	p, err := client.Create(s.ctx, booking.Order{
-		Invoice: out.Invoice, Amount: fee, Currency: sale.Currency, CallbackURL: out.Callback, Reference: "CHECK",
+	fmt.Fprintf(s.stderr, "A payment of %s %s, invoice %s, is created at %s, and asked about; nothing executes it.\n", fee, sale.Currency, out.Invoice, out.Gateway)
+	var p booking.Payment
+	err = s.mutate(o, mutation{What: "gateway check: create payment", Subject: out.Invoice}, func(ctx context.Context) (any, error) {
+		var err error
+		p, err = client.Create(ctx, booking.Order{
+			Invoice: out.Invoice, Amount: fee, Currency: sale.Currency, CallbackURL: out.Callback, Reference: "CHECK",
+		})
+		if err != nil {
+			return nil, err
+		}
+		return map[string]string{"payment": p.ID}, nil
 	})
-	s.logChange(by, "gateway check: create payment", "check", slog.String("invoice", out.Invoice),
-		slog.String("before", "none"), slog.String("after", orDash(p.ID)))
+	out.Payment, out.PaymentURL = p.ID, p.URL
 	if out.step("create", err, "payment %s of %s %s", p.ID, fee, sale.Currency) != nil {
 		return err
 	}
-	out.Payment, out.PaymentURL = p.ID, p.URL
 	err = s.checkQuery(s.ctx, client, out, fee, sale.Currency)
 	out.ByHand = byHand(out)
 	return err
@@ -155,27 +161,33 @@ func (s *session) checkGateway(c *gatewayCheckCommand, o *app.Operator, by strin
 
 // checkToken wants a valid token; it uses a grant only when there is none, and
 // after it was agreed to.
-func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, by string, out *checked) error {
+func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, out *checked) error {
 	st, err := o.TokenState(s.ctx)
 	out.GrantsLeft = st.GrantsLeft
 	switch {
 	case err != nil:
 		return out.step("token", err, "")
 	case !st.ValidUntil.IsZero():
-		return out.step("token", nil, "valid until %s, %d of %d grants left this hour, none used", st.ValidUntil.UTC().Format(time.RFC3339), st.GrantsLeft, st.GrantsAnHour)
+		return out.step("token", nil, "valid until %s, %d of %d grants left this hour, none used", when(st.ValidUntil), st.GrantsLeft, st.GrantsAnHour)
 	case st.GrantsLeft == 0:
-		return out.step("token", fmt.Errorf("there is none, and the hour's %d grants are used up: next at %s", st.GrantsAnHour, st.NextGrant.UTC().Format(time.RFC3339)), "")
+		return out.step("token", fmt.Errorf("there is none, and the hour's %d grants are used up: next at %s", st.GrantsAnHour, when(st.NextGrant)), "")
 	}
 	if !s.agreed(c.Yes, fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)) {
 		return out.step("token", errors.New("there is none, and using a grant was not agreed to"), "")
 	}
-	err = o.GrantToken(s.ctx)
-	after, stateErr := o.TokenState(s.ctx)
-	if stateErr == nil {
+	grants := func(left int) map[string]int { return map[string]int{"grants_left": left} }
+	after := st
+	err = s.mutate(o, mutation{What: "gateway check: grant token", Before: grants(st.GrantsLeft)}, func(ctx context.Context) (any, error) {
+		err := o.GrantToken(ctx)
+		now, stateErr := o.TokenState(ctx)
+		if stateErr != nil {
+			return nil, err
+		}
+		after = now
 		out.Granted, out.GrantsLeft = err == nil && after.GrantsLeft < st.GrantsLeft, after.GrantsLeft
-	}
-	s.logChange(by, "gateway check: grant token", "no valid token", slog.Int("before", st.GrantsLeft), slog.Int("after", out.GrantsLeft))
-	return out.step("token", err, "granted, valid until %s, %d of %d grants left this hour", after.ValidUntil.UTC().Format(time.RFC3339), out.GrantsLeft, st.GrantsAnHour)
+		return grants(after.GrantsLeft), err
+	})
+	return out.step("token", err, "granted, valid until %s, %d of %d grants left this hour", when(after.ValidUntil), out.GrantsLeft, st.GrantsAnHour)
 }
 
 // querier is the gateway asked about a payment.

@@ -52,8 +52,9 @@ func TestGatewayCheck_AgainstTheMockGateway(t *testing.T) {
 	if got := grants(); got != 1 {
 		t.Fatalf("grants without an agreement: got %d, want the fleet's own", got)
 	}
-	check("y\n").want(t, 0, "granted, valid until", "0 of 2 grants left", "payment TR", "is open", "by hand:", "CHECK-", "error=unknown", "/payment/webhook", "refund",
-		`"what":"gateway check: grant token"`, `"what":"gateway check: create payment"`)
+	check("y\n").want(t, 0, "granted, valid until", "0 of 2 grants left", "payment TR", "is open", "by hand:", "CHECK-", "error=unknown", "/payment/webhook", "refund")
+	wantLogged(t, d.data, `: gateway check: grant token  begun {"grants_left":1}`, `done {"grants_left":0}`,
+		": gateway check: create payment CHECK-", `done {"payment":"TR`)
 	got := check("", "--json", "--callback", "https://sale.example/payment/callback")
 	var out struct {
 		Callback, Invoice, Payment string
@@ -82,6 +83,7 @@ func TestGatewayCheck_AgainstTheMockGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("", "--yes").want(t, 1, "create", "FAILED", "token refused")
+	wantLogged(t, d.data, "create payment CHECK-", "create payment CHECK-")
 	if got := grants(); got != 2 {
 		t.Errorf("grants after a refused token: got %d, want 2", got)
 	}

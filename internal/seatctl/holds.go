@@ -1,13 +1,14 @@
 package seatctl
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
-	"holdfast/internal/obs"
+	"holdfast/internal/app"
 	"holdfast/internal/resolve"
 )
 
@@ -18,7 +19,7 @@ type holdsCommand struct {
 type holdsExtendCommand struct {
 	By     time.Duration `help:"How much more time each gets, in whole seconds." placeholder:"DURATION"`
 	Since  time.Duration `help:"How long before now a deadline may have passed; without it as --by." placeholder:"DURATION"`
-	Reason string        `help:"Why; told again in what it did." required:"" placeholder:"TEXT"`
+	Reason string        `help:"Why; kept in the operator's log." required:"" placeholder:"TEXT"`
 	Again  string        `name:"run" help:"Go on with a run that broke off: the id that it printed." placeholder:"ID"`
 	DryRun bool          `help:"Count, and change nothing."`
 	JSON   bool          `help:"Print one JSON document."`
@@ -59,16 +60,12 @@ func (c *holdsExtendCommand) Run(s *session) (err error) {
 	case c.Again == "" && c.By == 0:
 		return errors.New("--by: say how much time, or go on with --run ID")
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
 	o, err := s.open(false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	return s.extendHolds(c, o.Holds(), by)
+	return s.extendHolds(c, o)
 }
 
 func (c *holdsExtendCommand) run(s *session, h *resolve.Holds) (resolve.Run, error) {
@@ -85,7 +82,8 @@ func (c *holdsExtendCommand) run(s *session, h *resolve.Holds) (resolve.Run, err
 	return run, err
 }
 
-func (s *session) extendHolds(c *holdsExtendCommand, h *resolve.Holds, who string) error {
+func (s *session) extendHolds(c *holdsExtendCommand, o *app.Operator) error {
+	h := o.Holds()
 	run, err := c.run(s, h)
 	if err != nil {
 		return err
@@ -95,31 +93,56 @@ func (s *session) extendHolds(c *holdsExtendCommand, h *resolve.Holds, who strin
 		return err
 	}
 	if c.DryRun {
-		return s.tellExtended(c, out)
+		if err := s.tellExtended(c, out); err != nil {
+			return err
+		}
+		if err := out.failed(); err != nil {
+			return wrong(err)
+		}
+		return nil
 	}
 	before := out.Extended
 	fmt.Fprintf(s.stderr, "run %s\n%d holds get %s more; if it breaks off, repeat it with --run\n", run.ID, before.Extended, run.By)
+	begun := false
+	err = s.mutate(o, mutation{
+		What: "holds extend", Subject: run.ID, Reason: c.Reason,
+		Before: map[string]int{"to_extend": before.Extended, "already": before.Already},
+	}, func(ctx context.Context) (any, error) {
+		begun = true
+		err := s.extend(ctx, h, run, &out, before)
+		if err != nil {
+			err = wrong(fmt.Errorf("%w: repeat it with --run %s", err, run.ID))
+		}
+		return map[string]int{"extended": out.Extended.Extended, "already": out.Already, "failed": out.Failed}, err
+	})
+	if begun { // then what was done is told, however it ended
+		err = cmp.Or(err, s.tellExtended(c, out))
+	}
+	return err
+}
+
+// extend runs the run; out is how far it came, whatever the error.
+func (s *session) extend(ctx context.Context, h *resolve.Holds, run resolve.Run, out *extendedHolds, before resolve.Extended) error {
 	told := time.Now()
-	out.Extended, err = h.Extend(s.ctx, run, func(e resolve.Extended) {
+	var err error
+	out.Extended, err = h.Extend(ctx, run, func(e resolve.Extended) {
 		if time.Since(told) >= time.Second {
 			told = time.Now()
 			fmt.Fprintf(s.stderr, "%d of %d rows, %d holds extended, %d failed\n", e.Rows, before.Rows, e.Extended, e.Failed)
 		}
 	})
-	s.logChange(who, "holds extend", c.Reason,
-		slog.Group("before", "to_extend", before.Extended, "already", before.Already),
-		slog.Group("after", "extended", out.Extended.Extended, "already", out.Already, "failed", out.Failed),
-		slog.String("run", run.ID), slog.String("by", out.By), slog.String("since", out.Since))
-	if told := s.tellExtended(c, out); err == nil {
-		err = told
-	}
-	if err != nil {
-		err = wrong(fmt.Errorf("%w: repeat it with --run %s", err, run.ID))
-	}
-	return err
+	return cmp.Or(err, out.failed())
 }
 
-// tellExtended prints what was done or counted; its error says that rows failed.
+// failed says which rows were not done, or could not be counted.
+func (e *extendedHolds) failed() error {
+	if e.Failed == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d rows failed, the first: %s", e.Failed, e.Failure)
+}
+
+// tellExtended prints what was done or counted.
 func (s *session) tellExtended(c *holdsExtendCommand, out extendedHolds) error {
 	if c.JSON {
 		if err := s.printJSON(out); err != nil {
@@ -141,14 +164,5 @@ func (s *session) tellExtended(c *holdsExtendCommand, out extendedHolds) error {
 			return err
 		}
 	}
-	if out.Failed > 0 {
-		return wrong(fmt.Errorf("%d rows failed, the first: %s", out.Failed, out.Failure))
-	}
 	return nil
-}
-
-// logChange writes the one line that a change leaves.
-func (s *session) logChange(who, what, reason string, attrs ...slog.Attr) {
-	all := append([]slog.Attr{slog.String("who", who), slog.String("what", what), slog.String("reason", reason)}, attrs...)
-	obs.NewLogger(s.stderr, slog.LevelInfo).LogAttrs(s.ctx, slog.LevelInfo, "operator's change", all...)
 }

@@ -42,6 +42,11 @@ func TestHolds_LostTimeIsGivenBackOnce(t *testing.T) {
 	extend("--by", "10m", "--dry-run").want(t, 0, "1 holds would be extended by 10m0s: drill", "1      do not wait for a payer")
 	extend("--by", "10s").want(t, 0, "0 holds extended", "1      ended more than 10s before")
 	wantDeadline(0)
+	before := len(logged(t, s.data))
+	extend("--by", "10m", "--dry-run").want(t, 0, "1 holds would be extended")
+	if after := len(logged(t, s.data)); after != before {
+		t.Errorf("operator's log after a dry run: got %d entries, want the %d before it", after, before)
+	}
 	got := extend("--by", "10m", "--json")
 	var out struct {
 		Run, By, Reason string
@@ -50,7 +55,8 @@ func TestHolds_LostTimeIsGivenBackOnce(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &out); err != nil || out.Extended != 1 || out.Rows != 2 || out.By != "10m0s" || out.Reason != "drill" {
 		t.Fatalf("--json: got %+v, %v, want 1 of 2 extended", got, err)
 	}
-	got.want(t, 0, "run "+out.Run, "1 holds get 10m0s more", `"operator's change"`, `"who":"`, `"what":"holds extend","reason":"drill"`)
+	got.want(t, 0, "run "+out.Run, "1 holds get 10m0s more")
+	wantLogged(t, s.data, `: holds extend `+out.Run+` (drill) begun {"already":0,"to_extend":1}`, `done {"already":0,"extended":1,"failed":0}`)
 	wantDeadline(10 * time.Minute)
 	extend("--run", out.Run).want(t, 0, "0 holds extended by 10m0s", "1      had been, by this run or a later one")
 	wantDeadline(10 * time.Minute)
@@ -65,6 +71,7 @@ func TestHolds_LostTimeIsGivenBackOnce(t *testing.T) {
 
 	s.do(t, "HSET", "adm:seen", "C0005", "{}{")
 	extend("--by", "10m").want(t, 1, "1 holds extended", "1 rows failed", "repeat it with --run")
+	wantLogged(t, s.data, "begun", `failed {"already":0,"extended":1,"failed":1}`)
 	wantDeadline(20 * time.Minute)
 }
 

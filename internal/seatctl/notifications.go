@@ -1,14 +1,16 @@
 package seatctl
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
 
+	"holdfast/internal/app"
 	"holdfast/internal/booking"
 	"holdfast/internal/saleops"
 )
@@ -94,7 +96,7 @@ func (s *session) printNotices(open []saleops.Notice) error {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "MESSAGE\tRECEIVED\tAGE\tTRANSACTION\tAMOUNT\tINVOICE\tWHY IT IS OPEN")
 	for _, n := range open {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(n.ID), n.ReceivedAt.UTC().Format(time.RFC3339), n.Age.Round(time.Second),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", printable(n.ID), when(n.ReceivedAt), n.Age.Round(time.Second),
 			orDash(printable(n.Transaction)), moved(n.Notification), orDash(printable(n.Invoice)), printable(n.Why))
 	}
 	if err := w.Flush(); err != nil {
@@ -121,7 +123,7 @@ func printable(text string) string {
 
 type notificationsCloseCommand struct {
 	ID     string `arg:"" help:"Message id, as the list tells it."`
-	Reason string `help:"What its money is, and why nothing comes of it; told again in what it did. Name no person." required:"" placeholder:"TEXT"`
+	Reason string `help:"What its money is, and why nothing comes of it; kept in the operator's log. Name no person." required:"" placeholder:"TEXT"`
 	Force  bool   `help:"Against the objection that it names."`
 	Yes    bool   `help:"Do it without asking."`
 	JSON   bool   `help:"Print one JSON document."`
@@ -159,19 +161,20 @@ func (c *notificationsCloseCommand) Run(s *session) (err error) {
 	if c.Reason == "" {
 		return errors.New("--reason: say why")
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
 	o, err := s.open(true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	return s.closeNotice(c, o.Notices(), by)
+	return s.closeNotice(c, o)
 }
 
-func (s *session) closeNotice(c *notificationsCloseCommand, notices *saleops.Notices, by string) error {
+func (s *session) closeNotice(c *notificationsCloseCommand, o *app.Operator) error {
+	by, err := s.who(o)
+	if err != nil {
+		return err
+	}
+	notices := o.Notices()
 	look, err := notices.Look(s.ctx, c.ID)
 	switch {
 	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrUnreadable):
@@ -190,24 +193,41 @@ func (s *session) closeNotice(c *notificationsCloseCommand, notices *saleops.Not
 	if !s.agreed(c.Yes, fmt.Sprintf("This closes it as an anomaly by the word of %s: nothing comes of its money here.", by)) {
 		return wrong(errors.New("not agreed: nothing was changed"))
 	}
-	now, mine, off, err := notices.Close(s.ctx, look, c.Force)
-	if mine || err != nil {
-		attrs := []slog.Attr{
-			slog.String("message_id", look.ID), slog.String("transaction", look.Transaction), slog.Bool("forced", look.Objection != ""),
-			slog.String("before", "open"), slog.String("after", orDash(string(now.Outcome))),
+	var (
+		now    booking.Notification
+		mine   bool
+		closed bool
+	)
+	err = s.mutate(o, mutation{
+		What: "notifications close", Subject: look.ID, Reason: c.Reason,
+		Before: closing{Transaction: look.Transaction},
+	}, func(ctx context.Context) (any, error) {
+		var off, err error
+		now, mine, off, err = notices.Close(ctx, look, c.Force)
+		after := closing{look.Transaction, now.Outcome, mine && look.Objection != ""}
+		switch {
+		case err != nil:
+			return after, wrong(fmt.Errorf("not known to be closed, repeat it: %w", err))
+		case off != nil:
+			fmt.Fprintf(s.stderr, "warning: a sweep takes it off its list at the next look: %v\n", off)
 		}
-		if err != nil {
-			attrs = append(attrs, slog.Any("error", err))
+		closed = true
+		if now.Outcome != booking.NotifiedAnomaly {
+			return after, refused(closedOtherwise(now))
 		}
-		s.logChange(by, "notifications close", c.Reason, attrs...)
+		return after, nil
+	})
+	if closed {
+		err = cmp.Or(err, s.tellClosed(c, look, now, mine))
 	}
-	if err != nil {
-		return wrong(fmt.Errorf("not known to be closed, repeat it: %w", err))
-	}
-	if off != nil {
-		fmt.Fprintf(s.stderr, "warning: a sweep takes it off its list at the next look: %v\n", off)
-	}
-	return s.tellClosed(c, look, now, mine)
+	return err
+}
+
+// closing is what the operator's log has of a notification; no outcome is an open one.
+type closing struct {
+	Transaction string                      `json:"transaction,omitempty"`
+	Outcome     booking.NotificationOutcome `json:"outcome,omitempty"`
+	Forced      bool                        `json:"forced,omitempty"`
 }
 
 // tellClosed says how the notification has ended, by this command or before.
@@ -220,20 +240,24 @@ func (s *session) tellClosed(c *notificationsCloseCommand, look saleops.Closing,
 			Outcome: now.Outcome, ClosedAt: at, Closed: mine,
 		})
 	} else if mine {
-		_, err = fmt.Fprintf(s.stdout, "%s  closed as anomaly at %s: %s\n", printable(now.ID), at.Format(time.RFC3339), c.Reason)
+		_, err = fmt.Fprintf(s.stdout, "%s  closed as anomaly at %s: %s\n", printable(now.ID), when(at), c.Reason)
 	} else if now.Outcome == booking.NotifiedAnomaly {
-		_, err = fmt.Fprintf(s.stdout, "%s  was closed as anomaly at %s: nothing was changed\n", printable(now.ID), at.Format(time.RFC3339))
+		_, err = fmt.Fprintf(s.stdout, "%s  was closed as anomaly at %s: nothing was changed\n", printable(now.ID), when(at))
 	}
 	if err == nil && now.Outcome != booking.NotifiedAnomaly {
-		err = wrong(fmt.Errorf("it was closed as %s at %s: nothing was changed", now.Outcome, at.Format(time.RFC3339)))
+		err = wrong(closedOtherwise(now))
 	}
 	return err
+}
+
+func closedOtherwise(n booking.Notification) error {
+	return fmt.Errorf("it was closed as %s at %s: nothing was changed", n.Outcome, when(n.ClosedAt))
 }
 
 // showNotice says what is known, before anything is decided.
 func (s *session) showNotice(c saleops.Closing) error {
 	w := tabwriter.NewWriter(s.stderr, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "message\t%s, received %s, open for %s\n", printable(c.ID), c.ReceivedAt.UTC().Format(time.RFC3339), c.Age.Round(time.Second))
+	fmt.Fprintf(w, "message\t%s, received %s, open for %s\n", printable(c.ID), when(c.ReceivedAt), c.Age.Round(time.Second))
 	fmt.Fprintf(w, "money\t%s, transaction %s, invoice %s\n", moved(c.Notification), orDash(printable(c.Transaction)), orDash(printable(c.Invoice)))
 	fmt.Fprintf(w, "why\t%s\n", printable(c.Why))
 	switch a := c.Answer; {

@@ -47,10 +47,11 @@ func TestNotifications_APersonClosesWhatNobodyCanWorkOff(t *testing.T) {
 	end("", "m3", "--yes").want(t, 1, "not found: nothing was changed")
 	end("", "m2", "--yes").want(t, 1, "OBJECTION", "seatctl bookings resolve C0001 --attempt "+held.Attempt+" --paid TX8", "nothing was changed")
 	list().want(t, 0, "2 open")
-	end("y\n", "m1").want(t, 0, "m1  closed as anomaly at ", ": shop till", `"operator's change"`, `"what":"notifications close","reason":"shop till"`,
-		`"message_id":"m1"`, `"before":"open","after":"anomaly"`)
+	end("y\n", "m1").want(t, 0, "m1  closed as anomaly at ", ": shop till")
+	wantLogged(t, s.data, `: notifications close m1 (shop till) begun {"transaction":"TX9"}`, `done {"transaction":"TX9","outcome":"anomaly"}`)
 	end("", "m1").want(t, 0, "was closed as anomaly at ", "nothing was changed")
 	end("", "m2", "--yes", "--force", "--json").want(t, 0, `"outcome": "anomaly"`, `"forced": true`, `"closed": true`, `"reason": "shop till"`)
+	wantLogged(t, s.data, "close m2", `done {"transaction":"TX8","outcome":"anomaly","forced":true}`)
 	list().want(t, 0, "no notification is open")
 	run(t, "", "audit", "--data", s.data).want(t, 0, "0 notifications open", "every rule that was seen holds")
 

@@ -1,7 +1,8 @@
 package seatctl
 
 import (
-	"bufio"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,7 +17,7 @@ import (
 )
 
 type rebuildCommand struct {
-	Reason  string `help:"Why; told again in what it did." required:"" placeholder:"TEXT"`
+	Reason  string `help:"Why; kept in the operator's log." required:"" placeholder:"TEXT"`
 	Sale    string `help:"Sale file. Without it the sale that Redis still has." placeholder:"FILE"`
 	Confirm string `help:"The sale's name, instead of typing it." placeholder:"NAME"`
 	JSON    bool   `help:"Print one JSON document."`
@@ -28,8 +29,9 @@ func (*rebuildCommand) Help() string {
 First every record past its deadline comes to its end by the gateway's word;
 then rows and counters are restored from the booking store, then the epoch and what
 was decided about late money. It refuses while messages are on their way, when the
-ledger is there, when a record or a refund cannot be read, and when a cap would be
-exceeded. Booking stays closed, and the candidates must be loaded again.
+ledger is there, while booking is open or would open by itself, when a record or a
+refund cannot be read, and when a cap would be exceeded. Booking stays closed, and
+the candidates must be loaded again.
 
 Run it again until it says "rebuilt": it starts anew, and of two runs at the same
 time only the one that began last goes on. A run whose last steps were not all
@@ -78,30 +80,71 @@ func (c *rebuildCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.confirm(s, sale.Name); err != nil {
+	epoch, err := c.shut(s, o)
+	if err != nil {
 		return err
 	}
-	did, err := o.Ops.Rebuild(s.ctx, sale)
-	switch {
-	case errors.Is(err, saleops.ErrNotLost):
-		return wrong(fmt.Errorf("%w: nothing was changed", err))
-	case err != nil:
-		return wrong(fmt.Errorf("rebuild not finished: %w", err))
+	if err := s.typed(sale.Name, c.Confirm, fmt.Sprintf("This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid.", sale.Name)); err != nil {
+		return err
 	}
-	out := rebuilt{
-		Sale: sale.Name, Reason: c.Reason, Epoch: did.Epoch, Total: did.Total, Admitted: did.Admitted,
-		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful,
-		Refunded: did.Refunded, Decided: did.Decided, Contradicted: did.Contradicted, Earlier: did.Earlier,
+	var out *rebuilt
+	err = s.mutate(o, mutation{
+		What: "rebuild", Subject: sale.Name, Reason: c.Reason, Before: map[string]string{"epoch": epoch},
+	}, func(ctx context.Context) (any, error) {
+		did, err := o.Ops.Rebuild(ctx, sale)
+		figures := tellRebuilt(sale.Name, c.Reason, did)
+		switch {
+		case errors.Is(err, saleops.ErrNotLost), errors.Is(err, saleops.ErrNotDrained):
+			return nil, refused(fmt.Errorf("%w: nothing was changed", err))
+		case err != nil:
+			return figures, wrong(fmt.Errorf("rebuild not finished: %w", err))
+		}
+		out = &figures
+		return figures, nil
+	})
+	if out == nil {
+		return err
 	}
 	if c.JSON {
-		err = s.printJSON(out)
+		err = cmp.Or(err, s.printJSON(out))
 	} else {
-		err = s.printRebuilt(out)
+		err = cmp.Or(err, s.printRebuilt(*out))
 	}
 	if err == nil && out.Contradicted > 0 {
 		err = wrong(nil)
 	}
 	return err
+}
+
+func tellRebuilt(sale, reason string, did saleops.Rebuilt) rebuilt {
+	return rebuilt{
+		Sale: sale, Reason: reason, Epoch: did.Epoch, Total: did.Total, Admitted: did.Admitted,
+		Paid: did.Paid, Held: did.Held, Released: did.Released, Doubtful: did.Doubtful,
+		Refunded: did.Refunded, Decided: did.Decided, Contradicted: did.Contradicted, Earlier: did.Earlier,
+	}
+}
+
+// shut tells the ledger's epoch, if it has one. It refuses a Redis that would sell as
+// soon as it has one, and to go on with an earlier run while booking is open: without
+// an epoch nobody can switch, so that what is seen here stays.
+func (c *rebuildCommand) shut(s *session, o *app.Operator) (epoch string, err error) {
+	epoch, err = o.Gate.Epoch(s.ctx)
+	if err != nil && !errors.Is(err, booking.ErrLedgerUnknown) {
+		return "", err
+	}
+	unfinished, err := o.Gate.UnfinishedRebuild(s.ctx)
+	if err != nil || epoch != "" && unfinished == "" { // not lost: the rebuild says so
+		return epoch, err
+	}
+	switch opens, err := o.Gate.Opens(s.ctx); {
+	case err != nil:
+		return "", err
+	case opens && epoch == "":
+		return "", wrong(errors.New("this Redis has lost its epoch but not its switch, and would sell as soon as it is rebuilt: it did not come back empty; empty it, then rebuild: nothing was changed"))
+	case opens:
+		return "", wrong(errors.New("booking is open, or will open by itself: run seatctl close, then rebuild: nothing was changed"))
+	}
+	return epoch, nil
 }
 
 func (c *rebuildCommand) sale(s *session, o *app.Operator) (booking.Sale, error) {
@@ -122,24 +165,6 @@ func (c *rebuildCommand) sale(s *session, o *app.Operator) (booking.Sale, error)
 		return booking.Sale{}, fmt.Errorf("sale file %s: %w", c.Sale, err)
 	}
 	return sale, nil
-}
-
-// confirm wants the sale's name, so that nobody rebuilds another one.
-func (c *rebuildCommand) confirm(s *session, name string) error {
-	typed := c.Confirm
-	fmt.Fprintf(s.stderr, "This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid.\n", name)
-	if typed == "" {
-		fmt.Fprint(s.stderr, "Type the sale's name: ")
-		line, err := bufio.NewReader(s.stdin).ReadString('\n')
-		if err != nil && line == "" {
-			return wrong(errors.New("the sale's name was not typed: nothing was changed"))
-		}
-		typed = strings.TrimSpace(line)
-	}
-	if typed != name {
-		return wrong(fmt.Errorf("the sale's name is %s, not %q: nothing was changed", name, typed))
-	}
-	return nil
 }
 
 func (s *session) printRebuilt(r rebuilt) error {

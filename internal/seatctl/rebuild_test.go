@@ -2,9 +2,11 @@ package seatctl_test
 
 import (
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
+	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
 )
 
@@ -32,10 +34,12 @@ func TestRebuild_TellsTheRefunds(t *testing.T) {
 			rebuild := func(args ...string) result {
 				s.do(t, "DEL", "adm:epoch")
 				s.do(t, "DEL", "adm:late")
+				s.do(t, "DEL", "booking:open")
 				return run(t, "", append([]string{"rebuild", "--data", s.data, "--reason", "drill", "--confirm", bookingtest.Sale().Name}, args...)...)
 			}
 			got := rebuild()
 			got.want(t, c.code, append(c.want, "2: 1 paid, 1 held", "refunded  0, ended because their money goes back", "Booking is closed")...)
+			wantLogged(t, s.data, ": rebuild "+bookingtest.Sale().Name+` (drill) begun {"epoch":""}`, "done {")
 
 			got = rebuild("--json")
 			var out struct{ Refunded, Decided, Contradicted int }
@@ -47,4 +51,44 @@ func TestRebuild_TellsTheRefunds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A Redis that was lost is not open; one that lost only its epoch would sell as soon as
+// it has one again, with the allowlist that is still there.
+func TestRebuild_RefusesWhileBookingIsOrWouldBeOpen(t *testing.T) {
+	t.Parallel()
+	s := stopped(t, 3*time.Minute)
+	s.two(t)
+	s.serve(t, 0)
+	rebuild := func() result {
+		return run(t, "", "rebuild", "--data", s.data, "--reason", "drill", "--confirm", bookingtest.Sale().Name)
+	}
+	noEpoch := func() {
+		t.Helper()
+		if epoch, err := s.gate.Epoch(t.Context()); !errors.Is(err, booking.ErrLedgerUnknown) {
+			t.Errorf("epoch after a refused rebuild: got %q, %v, want none", epoch, err)
+		}
+	}
+	s.do(t, "DEL", "adm:epoch")
+	rebuild().want(t, 1, "would sell as soon as it is rebuilt", "nothing was changed")
+	noEpoch()
+	s.do(t, "DEL", "booking:open")
+	s.do(t, "SET", "booking:opens_at", time.Now().Add(time.Hour).UnixMilli())
+	rebuild().want(t, 1, "would sell as soon as it is rebuilt")
+	noEpoch()
+	if got := logged(t, s.data); len(got) != 0 {
+		t.Errorf("operator's log: got %q, want nothing: nothing was begun", got)
+	}
+	s.do(t, "SET", "booking:open", "0") // closed, which wins over the time
+	rebuild().want(t, 0, "rebuilt sale", "Booking is closed")
+
+	// An earlier run whose end was not acknowledged is finished while it is closed.
+	s.do(t, "SET", "adm:rebuild", "token")
+	s.do(t, "SET", "booking:open", "1")
+	rebuild().want(t, 1, "booking is open", "seatctl close")
+	s.do(t, "SET", "booking:open", "0")
+	rebuild().want(t, 0, "An earlier run")
+	s.do(t, "SET", "booking:open", "1")
+	rebuild().want(t, 1, "is not lost", "nothing was changed")
+	wantLogged(t, s.data, "rebuild", "refused ")
 }

@@ -1,17 +1,13 @@
 package seatctl
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
-	"os/user"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,13 +29,24 @@ type refundService interface {
 	SettleByHand(ctx context.Context, transaction, by, note string) (refund.Settled, error)
 }
 
+// refundsWork is what changes refunds, and who has it do so.
+type refundsWork struct {
+	svc refundService
+	log app.OperatorLog
+	by  string
+}
+
 // withRefunds has fn work on the deployment's refunds.
-func (s *session) withRefunds(fn func(refundService) error) (err error) {
+func (s *session) withRefunds(fn func(refundsWork) error) (err error) {
 	o, err := s.open(true)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
+	by, err := s.who(o)
+	if err != nil {
+		return err
+	}
 	st, err := refundStore(o)
 	if err != nil {
 		return err
@@ -52,7 +59,7 @@ func (s *session) withRefunds(fn func(refundService) error) (err error) {
 	if err != nil {
 		return err
 	}
-	return fn(svc)
+	return fn(refundsWork{svc, o.Log(), by})
 }
 
 // refundStore is the driver behind the operator's narrower port.
@@ -139,7 +146,7 @@ func (s *session) printRefunds(open []booking.Refund) error {
 	fmt.Fprintln(w, "TRANSACTION\tPAYMENT\tAMOUNT\tLEVEL\tKIND\tREASON\tSTATE\tDECIDED\tSENT\tTROUBLE")
 	for _, r := range open {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Transaction, r.PaymentID, money(r), r.Level, r.Kind, r.Reason,
-			r.State, r.DecidedAt.UTC().Format(time.RFC3339), timeOrDash(r.SentAt), orDash(strings.Join(strings.Fields(r.Trouble), " ")))
+			r.State, when(r.DecidedAt), when(r.SentAt), orDash(strings.Join(strings.Fields(r.Trouble), " ")))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -167,13 +174,6 @@ func sums(list []booking.Refund) string {
 		order[i] = by[currency].String() + " " + currency
 	}
 	return strings.Join(order, ", ")
-}
-
-func timeOrDash(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 func orDash(s string) string {
@@ -209,11 +209,7 @@ func (c *refundsRetryCommand) Run(s *session) error {
 	if c.All == (c.Transaction != "") {
 		return errors.New("name one TRANSACTION, or give --all")
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
-	return s.withRefunds(s.retryRefunds(c, by))
+	return s.withRefunds(func(w refundsWork) error { return s.retryRefunds(c, w) })
 }
 
 // retried is what became of one refund.
@@ -225,49 +221,85 @@ type retried struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-func (s *session) retryRefunds(c *refundsRetryCommand, by string) func(refundService) error {
-	return func(svc refundService) error {
-		todo := []booking.Refund{{Transaction: c.Transaction}}
-		var unreadable []error
-		if !c.All {
-			fmt.Fprintf(s.stderr, "The refund of transaction %s is sent, or asked about if it was sent before.\n", c.Transaction)
-		} else {
-			var err error
-			if todo, unreadable, err = readRefunds(svc.List(s.ctx)); err != nil {
+func (s *session) retryRefunds(c *refundsRetryCommand, w refundsWork) error {
+	todo, unreadable, err := readRefunds(w.svc.List(s.ctx))
+	switch {
+	case err != nil:
+		return err
+	case c.All:
+		fmt.Fprintf(s.stderr, "%d refunds are open, %s: each is sent, or asked about.\n", len(todo), orDash(sums(todo)))
+	default:
+		todo, unreadable = []booking.Refund{openRefund(todo, c.Transaction)}, nil
+		fmt.Fprintf(s.stderr, "The refund of transaction %s is sent, or asked about if it was sent before.\n", c.Transaction)
+	}
+	out, missed := []retried{}, unreadable
+	for i, r := range todo {
+		var did *attempted
+		err := s.logged(w.log, w.by, mutation{
+			What: "refunds retry", Subject: r.Transaction, Before: refundStanding(&r),
+		}, func(ctx context.Context) (any, error) {
+			did = retry(ctx, w.svc, r.Transaction)
+			return refundStanding(did.Refund), did.err
+		})
+		switch {
+		case did == nil && i == 0:
+			return err
+		case did == nil:
+			missed = append(missed, err, fmt.Errorf("%d were not begun", len(todo)-i))
+		case err != nil:
+			missed = append(missed, fmt.Errorf("%s: %w", r.Transaction, err))
+		}
+		if did == nil {
+			break
+		}
+		out = append(out, did.retried)
+		if !c.JSON && did.Done {
+			if _, err := fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, did.Refund.DoneBy, money(*did.Refund), orDash(did.Refund.RefundTransaction)); err != nil {
 				return err
 			}
-			fmt.Fprintf(s.stderr, "%d refunds are open, %s: each is sent, or asked about.\n", len(todo), orDash(sums(todo)))
 		}
-		out, missed := []retried{}, unreadable
-		for i, r := range todo {
-			did := retry(s.ctx, svc, r.Transaction)
-			out = append(out, did.retried)
-			if did.err != nil {
-				missed = append(missed, fmt.Errorf("%s: %w", r.Transaction, did.err))
-			}
-			s.logRefund(by, "refunds retry", "", *cmp.Or(did.Refund, &r), did.err)
-			if !c.JSON && did.Done {
-				if _, err := fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, did.Refund.DoneBy, money(*did.Refund), orDash(did.Refund.RefundTransaction)); err != nil {
-					return err
-				}
-			}
-			if left := len(todo) - i - 1; left > 0 && (s.ctx.Err() != nil || unreachable(did.err)) {
-				missed = append(missed, fmt.Errorf("%d more were not begun", left))
-				break
-			}
+		if left := len(todo) - i - 1; left > 0 && (s.ctx.Err() != nil || unreachable(did.err)) {
+			missed = append(missed, fmt.Errorf("%d more were not begun", left))
+			break
 		}
-		if c.JSON {
-			if err := s.printJSON(struct {
-				Refunds []retried `json:"refunds"`
-			}{out}); err != nil {
-				return err
-			}
+	}
+	if c.JSON {
+		if err := s.printJSON(struct {
+			Refunds []retried `json:"refunds"`
+		}{out}); err != nil {
+			return err
 		}
-		if len(missed) > 0 {
-			return wrong(fmt.Errorf("not done: %w", errors.Join(missed...)))
+	}
+	if len(missed) > 0 {
+		return wrong(fmt.Errorf("not done: %w", errors.Join(missed...)))
+	}
+	return nil
+}
+
+// openRefund is the transaction's refund as it is listed; one that is not, because it
+// is done or there is none, is its transaction alone.
+func openRefund(open []booking.Refund, transaction string) booking.Refund {
+	for _, r := range open {
+		if r.Transaction == transaction {
+			return r
 		}
+	}
+	return booking.Refund{Transaction: transaction}
+}
+
+// refundStanding is what the operator's log has of a refund; nothing of one that is
+// not known.
+func refundStanding(r *booking.Refund) any {
+	if r == nil || r.State == "" {
 		return nil
 	}
+	return struct {
+		State             booking.RefundState `json:"state"`
+		Attempt           string              `json:"attempt"`
+		Amount            string              `json:"amount"`
+		DoneBy            string              `json:"done_by,omitempty"`
+		RefundTransaction string              `json:"refund_transaction,omitempty"`
+	}{r.State, r.Attempt, money(*r), r.DoneBy, r.RefundTransaction}
 }
 
 func unreachable(err error) bool {
@@ -279,17 +311,20 @@ type attempted struct {
 	err error
 }
 
-func retry(ctx context.Context, svc refundService, transaction string) attempted {
+func retry(ctx context.Context, svc refundService, transaction string) *attempted {
 	r, err := svc.Send(ctx, transaction)
-	out := attempted{retried{Transaction: transaction, Done: err == nil}, err}
+	out := &attempted{retried{Transaction: transaction, Done: err == nil}, err}
 	if r.Transaction != "" {
 		out.Refund = &r
 	}
 	if errors.Is(err, refund.ErrBusy) && !r.ClaimUntil.IsZero() {
-		out.err = fmt.Errorf("%w, until %s at the latest", err, r.ClaimUntil.UTC().Format(time.RFC3339))
+		out.err = fmt.Errorf("%w, until %s at the latest", err, when(r.ClaimUntil))
 	}
 	if out.err != nil {
 		out.Error = out.err.Error()
+	}
+	if errors.Is(err, refund.ErrBusy) {
+		out.err = refused(out.err)
 	}
 	return out
 }
@@ -320,11 +355,7 @@ func (c *refundsSettleCommand) Run(s *session) error {
 	if strings.TrimSpace(c.Reason) == "" {
 		return errors.New("--reason: say how and why")
 	}
-	by, err := operator(s.getenv)
-	if err != nil {
-		return err
-	}
-	return s.withRefunds(s.settleRefund(c, by))
+	return s.withRefunds(func(w refundsWork) error { return s.settleRefund(c, w) })
 }
 
 // settled is what the command tells.
@@ -333,48 +364,50 @@ type settled struct {
 	Doubt  string         `json:"doubt,omitempty"`
 }
 
-func (s *session) settleRefund(c *refundsSettleCommand, by string) func(refundService) error {
-	return func(svc refundService) error {
-		if !s.agreed(c.Yes, fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more.", c.Transaction, by)) {
-			return wrong(errors.New("not agreed: nothing was changed"))
-		}
-		did, err := svc.SettleByHand(s.ctx, c.Transaction, by, strings.TrimSpace(c.Reason))
-		r := did.Refund
-		r.Transaction = c.Transaction // where it could not be read
-		s.logRefund(by, "refunds settle", strings.TrimSpace(c.Reason), r, errors.Join(err, did.Doubt))
-		switch {
-		case errors.Is(err, refund.ErrDone):
-			return wrong(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.DoneBy, r.DoneAt.UTC().Format(time.RFC3339)))
-		case err != nil:
-			return wrong(fmt.Errorf("not settled: %w", err))
-		}
-		if c.JSON {
-			out := settled{Refund: r}
-			if did.Doubt != nil {
-				out.Doubt = did.Doubt.Error()
-			}
-			err = s.printJSON(out)
-		} else {
-			_, err = fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, r.DoneBy, money(r), orDash(r.RefundTransaction))
-		}
-		if err == nil && did.Doubt != nil {
-			err = wrong(fmt.Errorf("it is settled, but %w: look in the gateway's portal whether the money has gone back twice", did.Doubt))
-		}
+func (s *session) settleRefund(c *refundsSettleCommand, w refundsWork) error {
+	if !s.agreed(c.Yes, fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more.", c.Transaction, w.by)) {
+		return wrong(errors.New("not agreed: nothing was changed"))
+	}
+	open, _, err := readRefunds(w.svc.List(s.ctx))
+	if err != nil {
 		return err
 	}
-}
-
-// logRefund writes the one line that a person's step leaves: the refund as it
-// stands after it, and what was in the way.
-func (s *session) logRefund(by, what, reason string, r booking.Refund, err error) {
-	attrs := []slog.Attr{
-		slog.String("transaction", r.Transaction), slog.String("payment", r.PaymentID), slog.String("attempt", r.Attempt),
-		slog.String("amount", money(r)), slog.String("state", string(r.State)), slog.String("done_by", r.DoneBy), slog.String("refund", r.RefundTransaction),
+	reason, before := strings.TrimSpace(c.Reason), openRefund(open, c.Transaction)
+	var did *refund.Settled
+	err = s.logged(w.log, w.by, mutation{
+		What: "refunds settle", Subject: c.Transaction, Reason: reason, Before: refundStanding(&before),
+	}, func(ctx context.Context) (any, error) {
+		r, err := w.svc.SettleByHand(ctx, c.Transaction, w.by, reason)
+		switch {
+		case errors.Is(err, refund.ErrDone):
+			err = refused(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.Refund.DoneBy, when(r.Refund.DoneAt)))
+		case errors.Is(err, refund.ErrBusy):
+			err = refused(fmt.Errorf("not settled: %w", err))
+		case err != nil:
+			err = wrong(fmt.Errorf("not settled: %w", err))
+		default:
+			did = &r
+		}
+		return refundStanding(&r.Refund), err
+	})
+	if did == nil {
+		return err
 	}
-	if err != nil {
-		attrs = append(attrs, slog.Any("error", err))
+	r := did.Refund
+	if c.JSON {
+		out := settled{Refund: r}
+		if did.Doubt != nil {
+			out.Doubt = did.Doubt.Error()
+		}
+		err = cmp.Or(err, s.printJSON(out))
+	} else {
+		_, told := fmt.Fprintf(s.stdout, "%s  done by %s, %s, refund transaction %s\n", r.Transaction, r.DoneBy, money(r), orDash(r.RefundTransaction))
+		err = cmp.Or(err, told)
 	}
-	s.logChange(by, what, reason, attrs...)
+	if err == nil && did.Doubt != nil {
+		err = wrong(fmt.Errorf("it is settled, but %w: look in the gateway's portal whether the money has gone back twice", did.Doubt))
+	}
+	return err
 }
 
 // agreed says what will be done, and asks whether it should be unless that was told
@@ -385,27 +418,10 @@ func (s *session) agreed(yes bool, what string) bool {
 		return true
 	}
 	fmt.Fprint(s.stderr, what, " Go on? [y/N] ")
-	line, _ := bufio.NewReader(s.stdin).ReadString('\n') // what did not come is no
+	line, _ := s.readLine() // what did not come is no
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return true
 	}
 	return false
-}
-
-// operator is who runs this, by the platform: the account, and under sudo the one
-// it was called from. Nobody but root is believed to be under sudo.
-func operator(getenv func(string) string) (string, error) {
-	u, err := user.Current()
-	if err != nil {
-		return "", fmt.Errorf("who runs this: %w", err)
-	}
-	return operatorOf(u, getenv), nil
-}
-
-func operatorOf(u *user.User, getenv func(string) string) string {
-	if from := getenv("SUDO_USER"); u.Uid == "0" && from != "" && from != u.Username {
-		return from + " as " + u.Username
-	}
-	return u.Username
 }

@@ -3,7 +3,6 @@ package seatctl
 import (
 	"bytes"
 	"context"
-	"os/user"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -15,8 +14,8 @@ import (
 type RefundService = refundService
 
 // Refunds runs a command of "refunds" against a service, and returns the exit
-// code and what it said.
-func Refunds(ctx context.Context, svc RefundService, stdin string, args ...string) (code int, stdout, stderr string) {
+// code and what it said. The operator is alice.
+func Refunds(ctx context.Context, svc RefundService, log app.OperatorLog, stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	var c struct {
 		Refunds refundsCommand `cmd:""`
@@ -25,16 +24,17 @@ func Refunds(ctx context.Context, svc RefundService, stdin string, args ...strin
 	if err != nil {
 		return exitNotRun, "", err.Error()
 	}
-	s := &session{ctx: ctx, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	s := &session{ctx: ctx, getenv: func(string) string { return "" }, stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs}
+	work := refundsWork{svc, log, "alice"}
 	parsed, err := parser.Parse(append([]string{"refunds"}, args...))
 	if err == nil {
 		switch name, _, _ := strings.Cut(strings.TrimPrefix(parsed.Command(), "refunds "), " "); name {
 		case "list":
 			err = s.listRefunds(svc.List(ctx), c.Refunds.List.JSON)
 		case "retry":
-			err = s.retryRefunds(&c.Refunds.Retry, "alice")(svc)
+			err = s.retryRefunds(&c.Refunds.Retry, work)
 		case "settle":
-			err = s.settleRefund(&c.Refunds.Settle, "alice")(svc)
+			err = s.settleRefund(&c.Refunds.Settle, work)
 		}
 	}
 	code = end(&errs, err)
@@ -79,6 +79,3 @@ func Commands() ([]string, error) {
 	}
 	return out, nil
 }
-
-// OperatorOf is who runs the program.
-func OperatorOf(u *user.User, getenv func(string) string) string { return operatorOf(u, getenv) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,6 +29,7 @@ type refunds struct {
 	sent  []string
 	by    string
 	note  string
+	log   oplog
 }
 
 func (f *refunds) List(context.Context) iter.Seq2[booking.Refund, error] {
@@ -75,7 +75,7 @@ func owed(transaction string) booking.Refund {
 
 func (f *refunds) run(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
-	code, stdout, stderr := seatctl.Refunds(t.Context(), f, stdin, args...)
+	code, stdout, stderr := seatctl.Refunds(t.Context(), f, &f.log, stdin, args...)
 	return result{code, stdout, stderr}
 }
 
@@ -101,7 +101,7 @@ func TestRefundsList_ShowsWhatIsOwed(t *testing.T) {
 func TestRefundsRetry_SaysWhatBecameOfEach(t *testing.T) {
 	t.Parallel()
 	f := &refunds{open: []booking.Refund{owed("CK1"), owed("CK2"), owed("CK3")}}
-	f.run(t, "", "retry", "CK1").want(t, 0, "CK1  done by gateway, 1500.00 BDT, refund transaction RCK1", `"who":"alice","what":"refunds retry"`)
+	f.run(t, "", "retry", "CK1").want(t, 0, "CK1  done by gateway, 1500.00 BDT, refund transaction RCK1")
 	f.run(t, "", "retry", "--all").want(t, 0, "3 refunds are open, 4500.00 BDT", "RCK1", "RCK2", "RCK3")
 
 	f.errs = map[string]error{"CK1": refund.ErrPerson, "CK2": refund.ErrBusy}
@@ -155,26 +155,53 @@ func TestRefundsSettle_WantsAYes(t *testing.T) {
 func TestRefundsSettle_SaysWhatIsLeftOpen(t *testing.T) {
 	t.Parallel()
 	f := &refunds{doubt: errors.New("the gateway could not be asked")}
-	f.run(t, "", "settle", "CK1", "--reason", "cash", "--yes").want(t, 1, "CK1  done by alice", "it is settled, but the gateway could not be asked",
-		`"who":"alice","what":"refunds settle","reason":"cash"`)
+	f.run(t, "", "settle", "CK1", "--reason", "cash", "--yes").want(t, 1, "CK1  done by alice", "it is settled, but the gateway could not be asked")
 	f.run(t, "", "settle", "CK1", "--reason", "cash", "--yes", "--json").want(t, 1, `"doubt": "the gateway could not be asked"`)
 	f = &refunds{errs: map[string]error{"CK1": refund.ErrDone, "CK2": refund.ErrBusy}}
 	f.run(t, "", "settle", "CK1", "--reason", "cash", "--yes").want(t, 1, "done already, by alice", "nothing was changed")
 	f.run(t, "", "settle", "CK2", "--reason", "cash", "--yes").want(t, 1, "not settled", refund.ErrBusy.Error())
 }
 
-func TestOperator_IsWhoThePlatformSays(t *testing.T) {
+func TestRefundsRetry_LogsEach(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ uid, name, sudo, want string }{
-		{"1000", "alice", "", "alice"},
-		{"0", "root", "", "root"},
-		{"0", "root", "alice", "alice as root"},
-		{"1000", "mallory", "alice", "mallory"}, // anybody can set a variable
-	} {
-		if got := seatctl.OperatorOf(&user.User{Uid: c.uid, Username: c.name}, func(string) string { return c.sudo }); got != c.want {
-			t.Errorf("uid %s, %s, SUDO_USER %q: got %q, want %q", c.uid, c.name, c.sudo, got, c.want)
-		}
+	f := &refunds{
+		open: []booking.Refund{owed("CK1"), owed("CK2"), owed("CK3"), owed("CK4")},
+		errs: map[string]error{"CK2": refund.ErrBusy, "CK3": booking.ErrInDoubt, "CK4": refund.ErrPerson},
 	}
+	f.run(t, "", "retry", "--all").want(t, 1, "RCK1")
+	f.log.want(t,
+		`alice: refunds retry CK1 begun {"state":"due","attempt":"1ngtsa07kq3m-01m8qw4tg04f8r2tqz9e6wn1bd","amount":"1500.00 BDT"}`,
+		`alice: refunds retry CK1 done {"state":"done","attempt":"1ngtsa07kq3m-01m8qw4tg04f8r2tqz9e6wn1bd","amount":"1500.00 BDT","done_by":"gateway","refund_transaction":"RCK1"}`,
+		`CK2 begun`, `CK2 refused`, `CK3 begun`, `CK3 unknown`, `CK4 begun`, `CK4 failed`)
+
+	// Without the log nothing goes back: not the first, and none after one whose end is
+	// not logged.
+	f = &refunds{open: f.open, log: oplog{room: 0, full: true}}
+	f.run(t, "", "retry", "--all").want(t, 2, "nothing was changed", "log is full")
+	f.run(t, "", "retry", "CK1").want(t, 2, "nothing was changed")
+	if len(f.sent) != 0 {
+		t.Errorf("sent without a log: got %v, want none", f.sent)
+	}
+	f = &refunds{open: f.open, log: oplog{room: 1, full: true}}
+	f.run(t, "", "retry", "--all").want(t, 1, "CK1  done by gateway", "CK1: it was done, but the operator's log does not have its end", "3 were not begun")
+	if len(f.sent) != 1 {
+		t.Errorf("sent while the log has room for one entry: got %v, want CK1 alone", f.sent)
+	}
+}
+
+func TestRefundsSettle_LogsWhoAndWhy(t *testing.T) {
+	t.Parallel()
+	f := &refunds{open: []booking.Refund{owed("CK1")}, errs: map[string]error{"CK2": refund.ErrDone, "CK3": refund.ErrBusy, "CK4": context.Canceled}}
+	for _, transaction := range []string{"CK1", "CK2", "CK3", "CK4"} {
+		f.run(t, "", "settle", transaction, "--reason", " bank transfer ", "--yes")
+	}
+	f.run(t, "n\n", "settle", "CK5", "--reason", "cash")
+	f.log.want(t, `alice: refunds settle CK1 (bank transfer) begun {"state":"due"`, `alice: refunds settle CK1 (bank transfer) done {"state":"done"`,
+		`CK2 (bank transfer) begun`, `CK2 (bank transfer) refused`, `CK3 (bank transfer) begun`, `CK3 (bank transfer) refused`,
+		`CK4 (bank transfer) begun`, `CK4 (bank transfer) unknown`)
+
+	f = &refunds{log: oplog{room: 1, full: true}}
+	f.run(t, "", "settle", "CK1", "--reason", "cash", "--yes").want(t, 1, "CK1  done by alice", "it was done, but the operator's log does not have its end")
 }
 
 func TestRefunds_SayWhyTheyCannotRun(t *testing.T) {

@@ -27,8 +27,11 @@ import (
 	"holdfast/internal/store/dynamo"
 )
 
-// Platform is AWS and this machine.
-func Platform() app.Platform { return app.Platform{Open: Open, Resolve: Resolve} }
+// Platform is AWS and this machine. Who runs the process is asked of AWS where one of
+// its drivers is used, once a process.
+func Platform() app.Platform {
+	return app.Platform{Open: Open, Resolve: Resolve, Identity: new(callers).identity}
+}
 
 // Resolve is secretref.Resolve with the clients that HOLDFAST_AWS_REGION and
 // HOLDFAST_AWS_ENDPOINT ask for; without the region it is the environment's.

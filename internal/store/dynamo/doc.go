@@ -1,6 +1,7 @@
 // Package dynamo keeps booking records in a DynamoDB table, one item per attempt:
 // production's booking store. Beside them are the refunds, one per transaction,
-// and the gateway's notifications. Table is the table's one definition.
+// the gateway's notifications, and the operator's log. Table is the table's one
+// definition.
 //
 // # Items
 //
@@ -18,8 +19,9 @@
 // consistent reads. Notifications come with every payment, so their partitions are
 // several, chosen by message id, and "listed" has only the open ones, first
 // received first. So a list of what is open reads no record and nothing that is
-// over. Both keep their JSON whole in the attribute body; every change is on the
-// condition that the body is the one it was made from.
+// over. The operator's log has a partition a month, and one that tells the months; its
+// ids sort by time, so it needs no index. All keep their JSON whole in the attribute
+// body; every change is on the condition that the body is the one it was made from.
 //
 // # Writes
 //
@@ -40,8 +42,8 @@
 // A record takes about 700 bytes, under the 1 KB of one write unit; its first write
 // takes another of the index by payment, later ones do not. A consistent scan of
 // 100,000 records is 70 MB: 17,200 read units of 4 KB in 200 pages of 500 items, a few
-// seconds; refunds and notifications are read and paid for with it, and left out by
-// the table. One page follows another, so a scan asks the one partition it is at for
+// seconds; refunds, notifications and log are read and paid for with it, and left out
+// by the table. One page follows another, so a scan asks the one partition it is at for
 // some 2,000 units a second (reckoned, not measured) of the 3,000 there are, and needs
 // no segments: they would only ask for more at once.
 //

@@ -372,7 +372,7 @@ func (s *Store) Record(ctx context.Context, candidateHash, attempt string) (book
 func (s *Store) RecordByPayment(ctx context.Context, payment string) (booking.Record, error) {
 	rec, err := s.recordByPayment(ctx, payment)
 	if err != nil {
-		return booking.Record{}, fmt.Errorf("record of payment %.64s: %w", payment, err)
+		return booking.Record{}, fmt.Errorf("record of a payment: %w", err) // whose id may be a stranger's text
 	}
 	return rec, nil
 }

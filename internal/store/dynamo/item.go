@@ -59,6 +59,7 @@ func (a *attributes) fields(r *booking.Record) {
 	text(a, "payment_url", &r.PaymentURL)
 	text(a, "signature", &r.Signature)
 	text(a, "invoice", &r.Invoice)
+	text(a, "request_id", &r.RequestID)
 	text(a, "state", &r.State)
 	a.instant("admitted_at", &r.AdmittedAt)
 	a.instant("deadline", &r.Deadline)

@@ -29,7 +29,7 @@ func full(t testing.TB) booking.Record {
 		if f := v.Field(i); f.IsZero() {
 			switch f.Interface().(type) {
 			case string:
-				f.SetString("some " + v.Type().Field(i).Name)
+				f.SetString("some-" + v.Type().Field(i).Name)
 			case time.Time:
 				f.Set(reflect.ValueOf(rec.Deadline.Add(time.Duration(i)*time.Second + 123456789)))
 			default:

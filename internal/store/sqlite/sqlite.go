@@ -1,6 +1,7 @@
 // Package sqlite keeps booking records, one per attempt, in a SQLite file: the
 // local profile's booking store. Beside them are the refunds, one per transaction,
-// and the gateway's notifications. Several processes may have the file open.
+// the gateway's notifications, and the operator's log. Several processes may have the
+// file open.
 //
 // A record is its JSON (docs/shapes.md) under its key; every change is one
 // transaction that reads the record and writes it on condition of what it saw,
@@ -55,7 +56,7 @@ func schema() sqlitedb.Schema {
 		) STRICT, WITHOUT ROWID;
 		CREATE INDEX records_by_payment ON records (payment_id);
 		CREATE TABLE probes (id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
-	`, refundTables, notificationTables}}
+	`, refundTables, notificationTables, logTable, epochTables}}
 }
 
 // Close closes the file when the writes at work are finished. Safe to repeat.
@@ -385,7 +386,7 @@ func (s *Store) RecordByPayment(ctx context.Context, paymentID string) (booking.
 		err = booking.ErrNotFound
 	}
 	if err != nil {
-		return booking.Record{}, fmt.Errorf("record of payment %s: %w", paymentID, err)
+		return booking.Record{}, fmt.Errorf("record of a payment: %w", err) // whose id may be a stranger's text
 	}
 	return recs[0].decode()
 }
