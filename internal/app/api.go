@@ -27,6 +27,7 @@ import (
 	"holdfast/internal/flight"
 	"holdfast/internal/httpapi"
 	"holdfast/internal/lease"
+	"holdfast/internal/ledgerstats"
 	"holdfast/internal/notification"
 	"holdfast/internal/obs"
 	"holdfast/internal/paygate"
@@ -87,6 +88,7 @@ type API struct {
 	Reconciler *reconcile.Reconciler
 	Refunds    *refund.Service
 	Notices    *notification.Service
+	Stats      *ledgerstats.Stats
 	Publisher  *statuspage.Publisher
 	Edge       *httpapi.Server
 
@@ -96,6 +98,7 @@ type API struct {
 	rdb     *redis.Client
 	lease   *lease.Lease
 	flights *flight.Group
+	codes   booking.CodeRule
 	extras  Extras
 	closers []func() error
 }
@@ -226,8 +229,7 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
-	codes, err := booking.NewCodeRule(a.cfg.CodePattern)
-	if err != nil {
+	if a.codes, err = booking.NewCodeRule(a.cfg.CodePattern); err != nil {
 		return err
 	}
 	bookingURL := func(code, attempt string) string { return a.cfg.PublicURL + "/booking/" + sealer.Seal(code, attempt) }
@@ -272,11 +274,20 @@ func (a *API) wire() error {
 		Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Store: a.Drivers.Store,
 		Every: a.cfg.ReconcileEvery, Budget: sweepBudget, Width: a.cfg.ReconcileWidth, QueriesPerSecond: float64(a.cfg.QueryRate),
 		ExecuteTimeout: a.cfg.ExecuteTimeout, Lapse: terms.Lapse, Keeper: a.Drivers.Store, Ended: ended, Changed: a.Publisher.Changed, Log: a.log, Registerer: a.reg,
-		AfterSweep: []func(context.Context) error{
-			func(ctx context.Context) error { _, err := a.Notices.Sweep(ctx); return err },
-			func(ctx context.Context) error { _, err := a.Refunds.Sweep(ctx); return err },
+		AfterSweep: []reconcile.Work{
+			{Name: "notification sweep", Do: func(ctx context.Context) (map[string]int, error) { return a.Notices.Sweep(ctx) }},
+			{Name: "refund sweep", Do: func(ctx context.Context) (map[string]int, error) {
+				report, err := a.Refunds.Sweep(ctx)
+				return report.Figures(), err
+			}},
 		},
 		Restore: func(ctx context.Context) error { _, err := a.Notices.Restore(ctx); return err },
+	})
+	if err != nil {
+		return err
+	}
+	a.Stats, err = ledgerstats.New(ledgerstats.Deps{
+		Ledger: a.Gate, Shown: a.shown, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
 		return err
@@ -292,16 +303,20 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
+	clients, err := obs.NewClients(a.cfg.SealKeyBytes(), a.cfg.TrustedHops, a.now)
+	if err != nil {
+		return err
+	}
 	var pages *httpapi.Pages
 	if a.cfg.Pages {
 		pages = &httpapi.Pages{Objects: a.Drivers.Objects, Sales: a.Gate}
 	}
 	a.Edge, err = httpapi.New(httpapi.Deps{
 		Booker: book, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store},
-		Sealer: sealer, Background: a.flights, Codes: codes,
+		Sealer: sealer, Background: a.flights, Codes: a.codes,
 		Pages: pages, Webhook: webhook, Version: obs.Version(),
 		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),
-		Log: a.log, Registerer: a.reg,
+		Client: clients.Name, Log: a.log, Registerer: a.reg,
 	})
 	return err
 }
@@ -386,7 +401,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	g.Go(func() error { return serve(edge, ln) })
 	var adminServer *http.Server
 	if admin != nil {
-		adminServer = NewServer(obs.Admin(a.reg, a.Ready), a.log)
+		adminServer = NewServer(a.admin(), a.log)
 		adminServer.WriteTimeout = 0 // a profile takes as long as it was asked to
 		g.Go(func() error { return serve(adminServer, admin) })
 	}
@@ -395,7 +410,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	g.Go(func() error { trim(failed); return nil })
 	sweeping, stopSweeping := context.WithCancel(failed)
 	defer stopSweeping()
-	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.Reconciler.Run) })
+	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.elected) })
 	g.Go(func() error { return a.Token.Keep(sweeping) })
 
 	select {

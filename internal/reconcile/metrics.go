@@ -8,6 +8,7 @@ import (
 type metrics struct {
 	actions     *prometheus.CounterVec
 	lastSuccess prometheus.Gauge
+	running     prometheus.Gauge
 	mismatch    *prometheus.GaugeVec
 }
 
@@ -21,6 +22,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		lastSuccess: f.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_reconciler_last_success_timestamp_seconds",
 			Help: "When a sweep last looked at every due row, Unix seconds.",
+		}),
+		running: f.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_reconciler_running",
+			Help: "1 in the process that is elected: what its sweeps and checks found is true of the sale, what another shows is old.",
 		}),
 		mismatch: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_ledger_mismatch",
