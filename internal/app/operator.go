@@ -26,7 +26,8 @@ type Operator struct {
 	// Status reads status.json as it is published.
 	Status func(ctx context.Context) ([]byte, error)
 
-	api *API
+	api     *API
+	metrics []string // where the processes give theirs
 }
 
 const (
@@ -48,7 +49,8 @@ func OpenOperator(ctx context.Context, open Opener, cfg config.Operator, gateway
 		}
 	}
 	a := &API{cfg: config.API{
-		Process: cfg.Process, Redis: cfg.Redis, Drivers: cfg.Drivers,
+		CodePattern: cfg.CodePattern,
+		Process:     cfg.Process, Redis: cfg.Redis, Drivers: cfg.Drivers,
 		Budgets: config.Budgets{CreateBudget: operatorCreate, ExecuteTimeout: operatorExecute},
 	}, log: log, reg: obs.NewRegistry()}
 	defer func() {
@@ -67,7 +69,7 @@ func OpenOperator(ctx context.Context, open Opener, cfg config.Operator, gateway
 		return nil, err
 	}
 	a.closers = append(a.closers, a.Drivers.Close)
-	o := &Operator{Gate: a.Gate, api: a}
+	o := &Operator{Gate: a.Gate, api: a, metrics: cfg.MetricsURLs}
 	o.Ops = &saleops.Ops{Ledger: a.Gate, Store: a.Drivers.Store, Queue: a.Drivers.Queue, Log: log}
 	if gateway != nil {
 		a.cfg.Gateway = *gateway

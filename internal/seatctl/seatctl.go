@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 
 	"holdfast/internal/app"
 	"holdfast/internal/config"
@@ -35,13 +36,23 @@ const (
 type commands struct {
 	Data string `help:"Folder of a local run, whose holdfast.env names the deployment. Without it the HOLDFAST_* variables do." placeholder:"DIR"`
 
+	Sale          saleCommand          `cmd:"" help:"The sale: put it into force, show it."`
+	Candidates    candidatesCommand    `cmd:"" help:"The allowlist: load it from a file, look somebody up, write it out."`
+	Open          openCommand          `cmd:"" help:"Open booking, now or at a time, after a look at what must be right."`
+	Close         closeCommand         `cmd:"" help:"Close booking, and show that nobody is admitted any more."`
+	Status        statusCommand        `cmd:"" help:"The sale as it runs: seats, holds, queue, money, processes, alarms; --watch for a live view."`
 	Audit         auditCommand         `cmd:"" help:"Compare ledger, store, queue and status.json, and prove or break each rule."`
 	Rebuild       rebuildCommand       `cmd:"" help:"Restore the seat ledger of an empty Redis from the booking store."`
 	Holds         holdsCommand         `cmd:"" help:"Holds: give lost time back."`
-	Bookings      bookingsCommand      `cmd:"" help:"Bookings: end a payment in doubt."`
+	Bookings      bookingsCommand      `cmd:"" help:"Bookings: show one, write them out, end a payment in doubt."`
 	Refunds       refundsCommand       `cmd:"" help:"Refunds: list, retry, settle."`
 	Notifications notificationsCommand `cmd:"" help:"Notifications of the gateway: list, close."`
+	DLQ           dlqCommand           `cmd:"" name:"dlq" help:"Dead letters: list, show, have them delivered again."`
+	Reset         resetCommand         `cmd:"" help:"Begin the sale anew: no seat is taken, under a new epoch."`
+	Purge         purgeCommand         `cmd:"" help:"Remove personal data after the event."`
 	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
+	Log           logCommand           `cmd:"" help:"Who changed what, when, from where, and why."`
+	Completion    completionCommand    `cmd:"" help:"Have a shell complete commands and flags."`
 	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds, the worker."`
 }
 
@@ -90,6 +101,11 @@ func Run(ctx context.Context, p app.Platform, args []string, getenv func(string)
 		kong.Writers(stdout, stderr), kong.Exit(func(int) { helped = true }))
 	if err != nil {
 		return end(stderr, err)
+	}
+	// A shell that asks for completions runs the program with its line in COMP_LINE.
+	kongcompletion.Register(parser)
+	if helped {
+		return exitDone
 	}
 	parsed, err := parser.Parse(args)
 	if helped {
