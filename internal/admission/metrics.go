@@ -35,8 +35,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		outcomes: map[string]prometheus.Counter{},
 	}
-	for _, outcome := range []string{"level_full", "sold_out", "duplicate", "not_open", "invalid_code", "email_mismatch", "admitted"} {
+	for _, outcome := range []string{"level_full", "sold_out", "duplicate", "not_open", "invalid_code", "email_mismatch", "admitted", "unacknowledged", "error"} {
 		m.outcomes[outcome] = m.admissions.WithLabelValues(outcome)
+	}
+	// An alarm sees the first failure only over a zero.
+	for _, s := range []*script{
+		admitScript, attachScript, queuedScript, undoScript, beginPayScript, endPayScript, settleScript, releaseScript, lateScript, doneScript,
+	} {
+		m.ackFailures.WithLabelValues(s.name)
 	}
 	return m
 }

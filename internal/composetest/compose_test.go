@@ -411,7 +411,7 @@ func TestPrometheus_AsksEveryProcess(t *testing.T) {
 			Evaluation time.Duration `yaml:"evaluation_interval"`
 		} `yaml:"global"`
 		Rules []string `yaml:"rule_files"`
-		Jobs []struct {
+		Jobs  []struct {
 			Name    string `yaml:"job_name"`
 			Targets []struct {
 				Targets []string `yaml:"targets"`

@@ -118,6 +118,13 @@ const (
 	mailSentTries = 3
 )
 
+// The outcomes of a mail.
+const (
+	mailSent      = "sent"
+	mailFailed    = "failed"
+	mailNoAddress = "no_address"
+)
+
 // New checks its dependencies.
 func New(d Deps) (*Service, error) {
 	if d.Ledger == nil || d.Gateway == nil || d.Store == nil || d.Mailer == nil || d.Sale == nil || d.Background == nil ||
@@ -127,10 +134,14 @@ func New(d Deps) (*Service, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	return &Service{Deps: d, mails: promauto.With(d.Registerer).NewCounterVec(prometheus.CounterOpts{
+	mails := promauto.With(d.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_mail_total",
 		Help: "Confirmation mails, by outcome: sent, failed, no_address.",
-	}, []string{"outcome"})}, nil
+	}, []string{"outcome"})
+	for _, outcome := range []string{mailSent, mailFailed, mailNoAddress} {
+		mails.WithLabelValues(outcome) // an alarm sees the first failure only over a zero
+	}
+	return &Service{Deps: d, mails: mails}, nil
 }
 
 // Issued finds the payment of a browser's return and checks its signature in
@@ -528,7 +539,7 @@ func (s *Service) mail(ctx context.Context, code, attempt string) (outcome, requ
 func (s *Service) send(ctx context.Context, code string, rec booking.Record) (mine bool, err error) {
 	to, err := s.Ledger.Email(ctx, code)
 	if errors.Is(err, booking.ErrNotFound) {
-		s.mails.WithLabelValues("no_address").Inc()
+		s.mails.WithLabelValues(mailNoAddress).Inc()
 		return false, fmt.Errorf("no address on file: %w", booking.ErrUnsendable)
 	}
 	if err != nil {
@@ -550,10 +561,10 @@ func (s *Service) send(ctx context.Context, code string, rec booking.Record) (mi
 		To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
 	})
 	if err != nil {
-		s.mails.WithLabelValues("failed").Inc()
+		s.mails.WithLabelValues(mailFailed).Inc()
 		return true, fmt.Errorf("send mail: %w", err)
 	}
-	s.mails.WithLabelValues("sent").Inc()
+	s.mails.WithLabelValues(mailSent).Inc()
 	if err := s.mailSent(ctx, rec, claim); err != nil {
 		return true, fmt.Errorf("mark mail sent: %w", err)
 	}
