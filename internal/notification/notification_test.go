@@ -507,21 +507,89 @@ func TestAnomalies_ToldOnceAndClosed(t *testing.T) {
 	}
 }
 
-// A search that does not come to an answer keeps money without an invoice open for
-// an hour; then a person looks without it.
-func TestForeignMoney_SearchFails(t *testing.T) {
+// Only an answered search ends such money as one for a person: what no answer came
+// to stays open, however long the gateway, its books or the store are behind, and is
+// led home after it.
+func TestWrongInvoice_WaitsForTheGatewaysWord(t *testing.T) {
+	t.Parallel()
+	unknown := func(own string) string {
+		return booking.Invoice(own[:64], booking.AttemptID(booking.NewEpoch(time.Now()), booking.NewAttemptSuffix(time.Now())))
+	}
+	none := func(string) string { return "" }
+	for name, tc := range map[string]struct {
+		invoice func(own string) string
+		behind  func(w *world, b bookingtest.Booking)
+		good    func(w *world, b bookingtest.Booking)
+	}{
+		"none, no answer":        {none, breakSearch, mendSearch},
+		"unknown, no answer":     {unknown, breakSearch, mendSearch},
+		"none, not in the books": {none, nothing, func(w *world, b bookingtest.Booking) { w.complete(b) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := inProcess(t)
+			b := w.Held(t, 1, "N1")
+			tc.behind(w, b)
+			w.deliver(t, w.note(b, "m1", func(n *booking.Notification) { n.Invoice = tc.invoice(n.Invoice) }))
+			for range 6 {
+				w.sweep(t, 9*time.Minute)
+			}
+			w.wantOutcome(t, "m1", "")
+			if name != "none, not in the books" { // those are asked for an hour
+				w.sweep(t, 3*time.Hour)
+				w.sweep(t, 11*time.Minute)
+				w.wantOutcome(t, "m1", "")
+			}
+			tc.good(w, b)
+			w.sweep(t, 11*time.Minute)
+			w.wantOutcome(t, "m1", booking.NotifiedPaid)
+			w.wantLines(t, 0, "is an anomaly")
+		})
+	}
+}
+
+// What the gateway's books do not have after an hour either is for a person.
+func TestForeignMoney_NeverInTheBooks(t *testing.T) {
 	t.Parallel()
 	w := inProcess(t)
 	b := w.Held(t, 1, "N1")
-	w.faults.breakAll(opSearch, fault{err: booking.ErrInDoubt})
 	w.deliver(t, w.note(b, "m1", func(n *booking.Notification) { n.Invoice = "" }))
-	w.wantOutcome(t, "m1", "")
 	w.sweep(t, 59*time.Minute)
 	w.wantOutcome(t, "m1", "")
 	w.sweep(t, 11*time.Minute)
 	w.wantOutcome(t, "m1", booking.NotifiedAnomaly)
-	w.wantLines(t, 1, "anomaly", "gateway_error")
+	w.wantLines(t, 1, "anomaly", "ERROR", `"gateway_found":false`)
 }
+
+// The store that fails between the search and the record it leads to ends nothing.
+func TestWrongInvoice_StoreFailsAfterTheSearch(t *testing.T) {
+	t.Parallel()
+	w := inProcess(t)
+	b := w.Held(t, 1, "N1")
+	w.complete(b)
+	w.deliver(t, w.note(b, "m1", func(n *booking.Notification) {
+		n.Invoice = booking.Invoice(n.Invoice[:64], booking.AttemptID(booking.NewEpoch(time.Now()), booking.NewAttemptSuffix(time.Now())))
+	}))
+	w.sweep(t, 59*time.Minute)
+	w.faults.break1(opRecord, fault{}) // the wrong number's: there is none
+	w.faults.break1(opRecord, lost)
+	if report := w.sweep(t, 11*time.Minute); report["failed"] != 1 {
+		t.Errorf("store away: got %v, want one failed", report)
+	}
+	w.wantOutcome(t, "m1", "")
+	w.sweep(t, time.Minute)
+	w.sweep(t, 11*time.Minute)
+	w.wantOutcome(t, "m1", booking.NotifiedPaid)
+}
+
+func nothing(*world, bookingtest.Booking) {}
+
+func breakSearch(w *world, b bookingtest.Booking) {
+	w.complete(b)
+	w.faults.breakAll(opSearch, fault{err: booking.ErrInDoubt})
+}
+
+func mendSearch(w *world, _ bookingtest.Booking) { w.faults.breakAll(opSearch, fault{}) }
 
 // The payer was faster than the worker.
 func TestNoRecordYet_WaitsForTheWorker(t *testing.T) {
@@ -724,6 +792,8 @@ func TestBrokenAtEveryStep_OneChangeInTheEnd(t *testing.T) {
 		"anomaly": {[]string{opPut, opClose, opLater, opDone, opRefund, opSearch},
 			func(t *testing.T, w *world) (bookingtest.Booking, booking.Notification) {
 				b := w.Held(t, 1, "N1")
+				w.complete(b)
+				w.desk.silent = true
 				return b, w.note(b, "m1", func(n *booking.Notification) { n.Invoice = "" })
 			}, booking.NotifiedAnomaly},
 	}
@@ -972,7 +1042,7 @@ func TestRestore_FindsWhatTheListHasLost(t *testing.T) {
 	paid, doubt := w.Held(t, 1, "N1"), w.Held(t, 2, "N1")
 	w.deliver(t, w.note(doubt, "m1"))
 	w.deliver(t, w.note(paid, "m2"))
-	w.deliver(t, w.note(paid, "m3", func(n *booking.Notification) { n.Invoice = "" }))
+	w.deliver(t, w.note(paid, "m3", func(n *booking.Notification) { n.Unreadable = "amount is not an amount" }))
 	if err := w.rdb.Del(t.Context(), prefix+"ntf:due").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -1001,5 +1071,5 @@ func TestRestore_FindsWhatTheListHasLost(t *testing.T) {
 	if open, err := w.service.Restore(t.Context()); open != 2 || err != nil {
 		t.Errorf("one cannot be read: got %d, %v, want it counted and the other on the list", open, err)
 	}
-	w.wantLines(t, 1, "cannot be read", "ERROR")
+	w.wantLines(t, 1, "notifications cannot be read", "ERROR")
 }

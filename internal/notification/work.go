@@ -89,22 +89,27 @@ func (s *Service) by(ctx context.Context, n booking.Notification, r *round, invo
 	return s.ask(ctx, n, rec, r)
 }
 
+// errNotInBooks: the gateway's books may lag behind its notifications.
+var errNotInBooks = errors.New("the gateway does not know the transaction yet")
+
 // foreign money comes under no invoice number of ours. The gateway knows by which
-// reference it was ordered; where that is not ours either, what it says is for the
-// log: a person decides whether the money is ours at all.
+// reference it was ordered, so it waits for the gateway's word, however long; where
+// that is not ours either a person decides whether the money is ours at all.
 func (s *Service) foreign(ctx context.Context, n booking.Notification, r *round) (string, error) {
 	found, err := s.search(ctx, n.Transaction, r)
-	if err != nil && s.age(n) < recordAfter {
+	switch {
+	case err != nil:
 		return s.later(ctx, n, err)
-	}
-	if ours(found.Reference) {
+	case !found.Found && s.age(n) < recordAfter:
+		return s.later(ctx, n, errNotInBooks)
+	case ours(found.Reference):
 		return s.by(ctx, n, r, found.Reference)
 	}
 	text, level := "money came under an invoice number that is not ours", slog.LevelWarn
 	if n.Invoice == "" {
 		text, level = "money came without an invoice number: look its payment up at the gateway", slog.LevelError
 	}
-	return s.anomaly(ctx, n, level, text, said(found, err)...)
+	return s.anomaly(ctx, n, level, text, said(found)...)
 }
 
 // unrecorded is money under an invoice number of ours with no record. The payer
@@ -125,12 +130,16 @@ func (s *Service) unrecorded(ctx context.Context, n booking.Notification, r *rou
 		return s.later(ctx, n, fmt.Errorf("no record of its invoice: %w", booking.ErrNotFound))
 	}
 	found, err := s.search(ctx, n.Transaction, r)
-	if err == nil {
-		if _, rerr := s.record(ctx, found.Reference); rerr == nil {
-			return s.by(ctx, n, r, found.Reference)
-		}
+	if err != nil {
+		return s.later(ctx, n, err)
 	}
-	return s.anomaly(ctx, n, slog.LevelError, "money came under an invoice number of ours that has no record: check it and give it back", said(found, err)...)
+	switch _, err := s.record(ctx, found.Reference); {
+	case err == nil, errors.Is(err, booking.ErrUnreadable): // there is one
+		return s.by(ctx, n, r, found.Reference)
+	case !errors.Is(err, errForeign) && !errors.Is(err, booking.ErrNotFound):
+		return s.failed(fmt.Errorf("read record: %w", err))
+	}
+	return s.anomaly(ctx, n, slog.LevelError, "money came under an invoice number of ours that has no record: check it and give it back", said(found)...)
 }
 
 // ask decides by the gateway's word on the record's payment.
@@ -363,10 +372,7 @@ func about(n booking.Notification) []slog.Attr {
 }
 
 // said is what the gateway told of a transaction.
-func said(t booking.TransactionAnswer, err error) []slog.Attr {
-	if err != nil {
-		return []slog.Attr{slog.Any("gateway_error", err)}
-	}
+func said(t booking.TransactionAnswer) []slog.Attr {
 	return []slog.Attr{
 		slog.Bool("gateway_found", t.Found), slog.Bool("gateway_completed", t.Completed),
 		slog.String("gateway_amount", t.Amount.String()), slog.String("gateway_currency", word(t.Currency)),
