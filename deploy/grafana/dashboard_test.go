@@ -161,7 +161,7 @@ func metrics(t *testing.T) map[string]bool {
 	if !there {
 		t.Fatal("metrics page: got no \"Metrics of others\", want it")
 	}
-	row := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|")
+	row := regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\|")
 	for _, m := range row.FindAllStringSubmatch(others, -1) {
 		all[m[1]] = false
 	}

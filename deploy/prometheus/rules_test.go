@@ -359,12 +359,13 @@ func TestRunbooks_WhatTheyQuoteIsThere(t *testing.T) {
 		}
 	}
 	texts := logTexts(t)
+	fields := statusFields(t)
 	panel, setting := regexp.MustCompile(`\*([^*]+)\*`), regexp.MustCompile(`HOLDFAST_[A-Z_]+`)
-	said := regexp.MustCompile(`^[a-z.]+ [a-z:. ]+$`)
+	said := regexp.MustCompile(`^[a-z.:]+ [a-z:. ]+$`)
 	pages := runbooks(t)
 	for _, a := range alerts(t) {
 		name := filepath.Base(a.Annotations["runbook"])
-		text := strings.ReplaceAll(pages[name], "\n   ", " ")
+		text := bold.ReplaceAllString(strings.ReplaceAll(pages[name], "\n   ", " "), "")
 		for _, m := range panel.FindAllStringSubmatch(text, -1) {
 			if !panels[m[1]] {
 				t.Errorf("%s: got panel %q, want one of the dashboard's", name, m[1])
@@ -382,8 +383,56 @@ func TestRunbooks_WhatTheyQuoteIsThere(t *testing.T) {
 			if said.MatchString(m[1]) && !strings.Contains(texts, m[1]) {
 				t.Errorf("%s: got the log's text %q, want one that the programs write", name, m[1])
 			}
+			if one.MatchString(m[1]) && !strings.Contains(texts, `"`+m[1]+`"`) && !strings.Contains(texts, `"`+m[1]+`,omitempty"`) {
+				t.Errorf("%s: got the word `%s`, want one that a program, a label or a field has", name, m[1])
+			}
 		}
 	}
+	for name, text := range pages {
+		for _, item := range items.Split(text, -1) {
+			if !strings.Contains(item, "`seatctl status") {
+				continue
+			}
+			found := bold.FindAllStringSubmatch(item, -1)
+			if len(found) == 0 {
+				t.Errorf("%s: got %q, want it to say in bold which line of the screen to look at", name, item)
+			}
+			for _, m := range found {
+				if !fields[m[1]] {
+					t.Errorf("%s: got line %q of seatctl status, want one that it has", name, m[1])
+				}
+			}
+		}
+		for _, m := range auditRule.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(texts, `= "`+m[1]+`"`) {
+				t.Errorf("%s: got rule `%s` of the audit, want one that it has", name, m[1])
+			}
+		}
+	}
+}
+
+var (
+	bold      = regexp.MustCompile(`\*\*([^*]+)\*\*`)
+	items     = regexp.MustCompile(`\n\n|\n *(?:\d+\.|-) `)
+	auditRule = regexp.MustCompile("rule `([^`]+)`")
+	one       = regexp.MustCompile(`^[a-z_]+$`)
+)
+
+// statusFields are the names in front of the lines that seatctl status draws.
+func statusFields(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(root + "/internal/seatctl/status_screen.go")
+	if err != nil {
+		t.Fatalf("screen: got %v, want its source", err)
+	}
+	all := map[string]bool{}
+	for _, m := range regexp.MustCompile(`p\.(?:field|unknown)\(\w+, "([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+		all[m[1]] = true
+	}
+	if !all["reconciler"] || !all["seats"] {
+		t.Fatalf("screen: got lines %v, want the reconciler's and the seats' among them", all)
+	}
+	return all
 }
 
 // logTexts is the programs' source, in which their texts are.

@@ -53,7 +53,8 @@ func TestMetrics_PageSaysWhatTheProcessesExport(t *testing.T) {
 		}
 	}()
 	worker := obs.NewRegistry()
-	if _, err := app.NewWorker(a.Drivers, time.Second, log, worker); err != nil {
+	w, err := app.NewWorker(a.Drivers, time.Second, log, worker)
+	if err != nil {
 		t.Fatalf("NewWorker: got %v, want nil", err)
 	}
 
@@ -65,6 +66,15 @@ func TestMetrics_PageSaysWhatTheProcessesExport(t *testing.T) {
 	}
 	if err := a.Stats.Read(t.Context()); err != nil {
 		t.Fatalf("read the ledger: got %v, want nil", err)
+	}
+	if _, err := a.Reconciler.CrossCheck(t.Context()); err != nil {
+		t.Fatalf("cross-check: got %v, want nil", err)
+	}
+	if _, err := a.Refunds.Sweep(t.Context()); err != nil {
+		t.Fatalf("sweep refunds: got %v, want nil", err)
+	}
+	if _, err := w.Drain(t.Context()); err != nil {
+		t.Fatalf("drain the queue: got %v, want nil", err)
 	}
 
 	got := exported(t, api)

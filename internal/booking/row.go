@@ -119,6 +119,17 @@ func (r Row) Live(now time.Time) bool {
 	return (r.Phase == PhasePayable || r.Phase == PhaseHeld) && now.UnixMilli() < r.Deadline
 }
 
+// DoubtLooks is how many extensions in doubt a row gets, ten minutes each, before a
+// person is called.
+const DoubtLooks = 3
+
+// InDoubt tells whether the seat is kept because nobody knows whether it is paid.
+func (r Row) InDoubt() bool { return r.Phase != PhasePaid && (r.Looks > 0 || r.Doubt) }
+
+// ForAPerson tells whether the seat is still in doubt when its three extensions are
+// over. The look that finds it so alarms, and extends it once more.
+func (r Row) ForAPerson() bool { return r.InDoubt() && r.Looks > DoubtLooks }
+
 // HeldRecord is the record that the row's attempt leaves in the store when it
 // is put there: what the queue message carries, made from the row alone, so
 // that it can always be written again. Payment URL and signature, which only

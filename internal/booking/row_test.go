@@ -92,3 +92,26 @@ func TestRow_HeldRecordIsValidAndMadeFromTheRowAlone(t *testing.T) {
 		t.Errorf("record of a row (-want +got):\n%s", diff)
 	}
 }
+
+// Ten minutes each: the look that ends the third extension calls a person.
+func TestRow_APersonIsCalledAfterThreeExtensions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		row               booking.Row
+		inDoubt, decision bool
+	}{
+		{booking.Row{Phase: booking.PhasePaying}, false, false},
+		{booking.Row{Phase: booking.PhasePaying, Looks: 1}, true, false},
+		{booking.Row{Phase: booking.PhasePaying, Looks: booking.DoubtLooks}, true, false},
+		{booking.Row{Phase: booking.PhasePaying, Looks: booking.DoubtLooks + 1}, true, true},
+		{booking.Row{Phase: booking.PhaseHeld, Doubt: true}, true, false},
+		{booking.Row{Phase: booking.PhasePaid, Looks: 9, Doubt: true}, false, false},
+	} {
+		if got := c.row.InDoubt(); got != c.inDoubt {
+			t.Errorf("%+v: in doubt: got %t, want %t", c.row, got, c.inDoubt)
+		}
+		if got := c.row.ForAPerson(); got != c.decision {
+			t.Errorf("%+v: for a person: got %t, want %t", c.row, got, c.decision)
+		}
+	}
+}

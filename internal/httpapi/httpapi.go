@@ -112,6 +112,12 @@ func New(d Deps) (*Server, error) {
 	return s, nil
 }
 
+// The routes that have an objective: candidates who book, payers who come back.
+const (
+	routeBook   = "/book"
+	routeReturn = "/payment/callback"
+)
+
 // routes is every route there is.
 func (s *Server) routes() *chi.Mux {
 	r := chi.NewRouter()
@@ -124,8 +130,8 @@ func (s *Server) routes() *chi.Mux {
 		}
 		return booking.ErrMethodNotAllowed
 	}))
-	r.Post("/book", s.wrap(s.book))
-	r.Get("/payment/callback", s.wrap(s.callback))
+	r.Post(routeBook, s.wrap(s.book))
+	r.Get(routeReturn, s.wrap(s.callback))
 	if s.Webhook != nil {
 		r.Method(http.MethodPost, "/payment/webhook", s.Webhook)
 	}

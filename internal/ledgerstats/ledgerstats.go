@@ -29,8 +29,6 @@ const (
 	// inTime is what a finished step of the reconciler may take: it passes a full wave
 	// of lapsed holds in two minutes, and looks at a paid row again after one.
 	inTime = 2 * time.Minute
-	// callLooks is how many extensions in doubt a row gets before a person is called.
-	callLooks = 3
 )
 
 // Ledger is what is read of the seat ledger, plainly. Both are safe for concurrent
@@ -181,9 +179,9 @@ func (f *figures) add(d booking.DueRow) {
 		}
 		return
 	}
-	if row.Looks > 0 || row.Doubt {
+	if row.InDoubt() {
 		f.inDoubt++
-		if row.Looks >= callLooks {
+		if row.ForAPerson() {
 			f.toDecide++
 		}
 		return // kept on purpose

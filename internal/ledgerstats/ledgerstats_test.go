@@ -152,8 +152,8 @@ func TestRead_ShowsWhatWaitsTooLong(t *testing.T) {
 		row("4", booking.PhaseHeld, func(r *booking.Row) { r.Deadline = ago(121) }),
 		row("5", booking.PhaseHeld, func(r *booking.Row) { r.Deadline = ago(119) }),
 		row("5", booking.PhaseHeld, func(r *booking.Row) { r.Deadline = ago(119) }),                    // told twice
-		row("6", booking.PhasePaying, func(r *booking.Row) { r.Deadline = ago(700); r.Looks = 1 }),     // kept on purpose
-		row("7", booking.PhasePaying, func(r *booking.Row) { r.Deadline = ago(7000); r.Looks = 3 }),    // and a person is called
+		row("6", booking.PhasePaying, func(r *booking.Row) { r.Deadline = ago(700); r.Looks = 3 }),     // kept on purpose
+		row("7", booking.PhasePaying, func(r *booking.Row) { r.Deadline = ago(7000); r.Looks = 4 }),    // and a person is called
 		row("8", booking.PhaseHeld, func(r *booking.Row) { r.Doubt = true }),                           // rebuilt
 		row("9", booking.PhasePaid, func(r *booking.Row) { r.PaidAt = ago(121); r.Deadline = ago(9) }), // neither
 		row("a", booking.PhasePaid, func(r *booking.Row) { r.PaidAt, r.RecordDone = ago(121), true }),

@@ -8,17 +8,17 @@ import (
 )
 
 type metrics struct {
-	open prometheus.Gauge
+	open *prometheus.GaugeVec // without a label: no series while nobody knows
 	work *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	m := &metrics{
-		open: f.NewGauge(prometheus.GaugeOpts{
+		open: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_notifications_open",
 			Help: "Notifications of the gateway without an outcome, when the store was last gone through.",
-		}),
+		}, nil),
 		work: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_notification_work_total",
 			Help: "Looks at notifications, by outcome: paid, refund, anomaly, closed (it was before), later, failed.",

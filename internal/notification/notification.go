@@ -304,6 +304,7 @@ func (s *Service) Restore(ctx context.Context) (open int, err error) {
 			}
 			continue
 		case err != nil:
+			s.metrics.open.Reset() // nobody knows how many there are
 			return open, fmt.Errorf("list open notifications: %w", err)
 		}
 		open++
@@ -311,7 +312,7 @@ func (s *Service) Restore(ctx context.Context) (open int, err error) {
 			index = s.deps.Ledger.NoticeLater(ctx, n.ID, 0)
 		}
 	}
-	s.metrics.open.Set(float64(open))
+	s.metrics.open.WithLabelValues().Set(float64(open))
 	if unread > 0 {
 		s.deps.Log.ErrorContext(ctx, "stored notifications cannot be read: repair them, or settle their money by hand",
 			"notifications", unread, "first", first)

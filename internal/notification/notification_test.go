@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
@@ -1066,6 +1067,9 @@ func TestRestore_FindsWhatTheListHasLost(t *testing.T) {
 	w.faults.break1(opOpen, lost)
 	if _, err := w.service.Restore(t.Context()); !errors.Is(err, errLost) {
 		t.Errorf("store down: got %v, want its error", err)
+	}
+	if n, err := testutil.GatherAndCount(w.reg, "holdfast_notifications_open"); n != 0 || err != nil {
+		t.Errorf("store down: got %d series of open notifications, %v, want none: nobody knows", n, err)
 	}
 	w.faults.break1(opOpen, fault{made: true, err: booking.ErrUnreadable})
 	if open, err := w.service.Restore(t.Context()); open != 2 || err != nil {

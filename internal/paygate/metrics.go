@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/booking"
 )
 
 // The calls and outcomes that label the room's histogram: closed sets.
@@ -36,7 +38,29 @@ func newRequestSeconds(reg prometheus.Registerer) (*prometheus.HistogramVec, err
 	if err := reg.Register(h); err != nil {
 		return nil, fmt.Errorf("register gateway metrics: %w", err)
 	}
+	// An alarm hears the first burst only over a zero.
+	for call, answered := range answers() {
+		for _, outcome := range append(answered, outcomeOurFault, outcomeNotSent, outcomeInDoubt) {
+			h.WithLabelValues(call, outcome)
+		}
+	}
+	h.WithLabelValues(callCreate, outcomeBreakerOpen)
 	return h, nil
+}
+
+// answers are the outcomes of each call that the gateway has answered as it should.
+func answers() map[string][]string {
+	charge := func(more ...string) []string {
+		return append(more, string(booking.ChargeCompleted), string(booking.ChargeRefused), string(booking.ChargeOpen), string(booking.ChargeUnknown))
+	}
+	return map[string][]string{
+		callCreate:       {outcomeCreated},
+		callExecute:      charge(string(booking.ChargeUnfinished)),
+		callQuery:        charge(),
+		callRefund:       {outcomeDone, outcomeNotDone},
+		callRefundStatus: {outcomeDone, outcomeNotDone},
+		callSearch:       {outcomeFound, outcomeNotFound},
+	}
 }
 
 func newBreakerOpen(reg prometheus.Registerer) (prometheus.Gauge, error) {

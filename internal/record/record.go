@@ -14,7 +14,8 @@
 // group wait, but for one that would become a dead letter along with it. While
 // the store does not answer, no message is received, and those in hand are kept
 // hidden and tried again, so that an outage of any length spends no deliveries.
-// Clock: Deps.Now for ages and durations in logs; time-outs are real time.
+// Clock: Deps.Now for ages and durations in logs, and for when the queue's figures were
+// read, which are not shown while they cannot be; time-outs are real time.
 package record
 
 import (
@@ -179,11 +180,10 @@ func (w *Worker) Drain(ctx context.Context) (int, error) {
 		if len(ds) > 0 {
 			continue
 		}
-		s, err := w.deps.Queue.Stats(ctx)
+		s, err := w.stats(ctx)
 		if err != nil {
 			return done, fmt.Errorf("drain queue: %w", err)
 		}
-		w.metrics.show(s)
 		if s.Waiting+s.InFlight == 0 {
 			return done, nil
 		}
@@ -474,18 +474,26 @@ func (w *Worker) keep(ctx context.Context, ds []booking.Delivery) (release func(
 // watch keeps the queue's figures in the metrics.
 func (w *Worker) watch(ctx context.Context) {
 	for {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		s, err := w.deps.Queue.Stats(call)
-		cancel()
-		if err == nil {
-			w.metrics.show(s)
-		} else if ctx.Err() == nil {
+		if _, err := w.stats(ctx); err != nil && ctx.Err() == nil {
 			w.deps.Log.WarnContext(ctx, "queue figures", "error", err)
 		}
 		if !sleep(ctx, watchEvery) {
 			return
 		}
 	}
+}
+
+// stats reads the queue's figures and shows them, or none.
+func (w *Worker) stats(ctx context.Context) (booking.QueueStats, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s, err := w.deps.Queue.Stats(ctx)
+	if err != nil {
+		w.metrics.hide()
+		return s, err
+	}
+	w.metrics.show(s, w.deps.Now())
+	return s, nil
 }
 
 // backoff is the jittered wait before another try: about 0.2 s, doubling to 5 s.

@@ -73,6 +73,13 @@ func (q *faultyQueue) Delay(ctx context.Context, receipt string, d time.Duration
 	return q.Queue.Delay(ctx, receipt, d)
 }
 
+func (q *faultyQueue) Stats(ctx context.Context) (booking.QueueStats, error) {
+	if q.cut.Load() {
+		return booking.QueueStats{}, errDown
+	}
+	return q.Queue.Stats(ctx)
+}
+
 // faultyStore is the real store behind a line that the test can break.
 type faultyStore struct {
 	*store.Store
@@ -638,6 +645,57 @@ func TestRun_ShowsTheQueueInTheMetrics(t *testing.T) {
 		b.within(15*time.Second, "metrics show an empty queue", func() bool {
 			return b.metric("holdfast_queue_depth", "") == 0 && b.metric("holdfast_queue_age_seconds", "") == 0
 		})
+		stop()
+	})
+}
+
+// A figure from before the queue was cut off would say that all is well.
+func TestRun_FiguresThatCannotBeReadAreNotShown(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		const last = "holdfast_queue_last_success_timestamp_seconds"
+		shown := func() []string {
+			families, err := b.reg.Gather()
+			if err != nil {
+				t.Fatalf("Gather: %v", err)
+			}
+			var names []string
+			for _, f := range families {
+				if name := f.GetName(); name != "holdfast_worker_records_total" && name != last {
+					names = append(names, name)
+				}
+			}
+			return names
+		}
+		want := func(when string, read bool) {
+			t.Helper()
+			var names []string
+			if read {
+				names = []string{"holdfast_dead_letters", "holdfast_queue_age_seconds", "holdfast_queue_depth"}
+			}
+			if diff := cmp.Diff(names, shown()); diff != "" {
+				t.Errorf("%s: figures shown (-want +got):\n%s", when, diff)
+			}
+		}
+		b.queue.cut.Store(true)
+		stop := b.run()
+		<-time.After(time.Second)
+		want("never read", false)
+		if at := b.metric(last, ""); at != 0 {
+			t.Errorf("last reading: got %v, want none yet", at)
+		}
+		b.queue.cut.Store(false)
+		<-time.After(10 * time.Second)
+		want("read", true)
+		read := b.metric(last, "")
+		if ago := float64(time.Now().UnixNano())/1e9 - read; ago < 0 || ago > 6 {
+			t.Errorf("last reading: got %v s ago, want 5 s at most", ago)
+		}
+		b.queue.cut.Store(true)
+		<-time.After(10 * time.Second)
+		want("cut off again", false)
+		if at := b.metric(last, ""); at < read || at > read+6 {
+			t.Errorf("last reading: got %v, want it where it ended, about %v", at, read)
+		}
 		stop()
 	})
 }

@@ -129,7 +129,7 @@ type Deps struct {
 type Service struct {
 	Deps
 	limit *rate.Limiter
-	due   prometheus.Gauge
+	due   *prometheus.GaugeVec // without a label: no series while nobody knows
 
 	mu    sync.Mutex
 	again map[string]time.Time // by transaction: when a sweep may look again
@@ -152,10 +152,10 @@ func New(d Deps) (*Service, error) {
 	return &Service{
 		Deps:  d,
 		limit: rate.NewLimiter(rate.Limit(d.PerSecond), d.Width),
-		due: promauto.With(d.Registerer).NewGauge(prometheus.GaugeOpts{
+		due: promauto.With(d.Registerer).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_refunds_due",
-			Help: "Refunds that are not done, at the end of the last sweep.",
-		}),
+			Help: "Refunds that are not done, at the end of the last sweep; none when it could not read them.",
+		}, nil),
 		again: map[string]time.Time{},
 	}, nil
 }

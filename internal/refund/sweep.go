@@ -49,17 +49,18 @@ func (r Report) Figures() map[string]int {
 }
 
 // Sweep sends what is open, if that is automatic, oldest decision first since the
-// gateway takes refunds for about 15 days, and sets the gauge in any case. A refund
-// with trouble is asked about every 10 minutes. When ctx ends, or the gateway
+// gateway takes refunds for about 15 days. The gauge is set in any case, and shows
+// nothing when the list could not be read. A refund with trouble is asked about every 10 minutes. When ctx ends, or the gateway
 // cannot be reached, it begins no more and waits for those at work: Outlasts at most
 // after the end of ctx. The error says why the sweep could not be made or finished; what
 // became of one refund is in the report.
 func (s *Service) Sweep(ctx context.Context) (Report, error) {
 	open, report, err := s.open(ctx)
 	if err != nil {
+		s.due.Reset()
 		return report, err
 	}
-	s.due.Set(float64(report.Open + report.Unreadable))
+	s.due.WithLabelValues().Set(float64(report.Open + report.Unreadable))
 	if !s.Automatic {
 		report.Left = report.Open
 		return report, nil
@@ -92,7 +93,7 @@ func (s *Service) Sweep(ctx context.Context) (Report, error) {
 		})
 	}
 	_ = g.Wait() // no work returns an error
-	s.due.Set(float64(report.Open - report.Done + report.Unreadable))
+	s.due.WithLabelValues().Set(float64(report.Open - report.Done + report.Unreadable))
 	if report.Outage {
 		s.Log.WarnContext(ctx, "gateway cannot be reached, refunds wait for a later sweep", "left", report.Left)
 	}

@@ -200,6 +200,39 @@ func TestSweep_GoesRoundWhatCannotBeRead(t *testing.T) {
 	w.wantSweep(t, refund.Report{Open: 1, Done: 1, Unreadable: 1})
 }
 
+// A figure from before the store went down would say how many are due now.
+func TestSweep_WithoutAListShowsNoFigure(t *testing.T) {
+	t.Parallel()
+	down := false
+	w := newWorld(t, func(d *refund.Deps) {
+		d.Automatic = false
+		d.Store = list{d.Store, func(yield func(booking.Refund, error) bool) {
+			if down {
+				yield(booking.Refund{}, errLine)
+				return
+			}
+			yield(due("CK1", start), nil)
+		}}
+	})
+	shown := func(when string, want int) {
+		t.Helper()
+		families, err := w.reg.Gather()
+		if err != nil || len(families) != want {
+			t.Errorf("%s: got %v, %v, want %d figures", when, families, err, want)
+		}
+	}
+	shown("before any sweep", 0)
+	if _, err := w.Sweep(t.Context()); err != nil {
+		t.Errorf("Sweep: got %v, want nil", err)
+	}
+	shown("after a sweep", 1)
+	down = true
+	if _, err := w.Sweep(t.Context()); !errors.Is(err, errLine) {
+		t.Errorf("Sweep: got %v, want %v", err, errLine)
+	}
+	shown("the store is down", 0)
+}
+
 func TestSweep_WithoutAListChangesNothing(t *testing.T) {
 	t.Parallel()
 	down := errors.New("store is down")

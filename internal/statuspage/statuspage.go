@@ -116,13 +116,17 @@ type Publisher struct {
 
 // New makes a Publisher.
 func New(ledger Ledger, objects Objects, log *slog.Logger, reg prometheus.Registerer) *Publisher {
-	return &Publisher{
+	p := &Publisher{
 		ledger: ledger, objects: objects, log: log, changed: make(chan struct{}, 1),
 		count: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_status_publish_total",
 			Help: "Publications of status.json, by outcome: published, older, error.",
 		}, []string{"outcome"}),
 	}
+	for _, outcome := range []string{"published", "older", "error"} {
+		p.count.WithLabelValues(outcome) // the first one is seen only over a zero
+	}
+	return p
 }
 
 // Changed hints that the figures may have changed. It never blocks.

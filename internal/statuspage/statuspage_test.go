@@ -518,6 +518,34 @@ func TestPublish_ClaimerThatDiesIsReplaced(t *testing.T) {
 	s.wantLeft(t, 3, 5)
 }
 
+// A process that claims and dies, and figures that are those of before again: its
+// version may lie over the page after all, so a later one is published.
+func TestPublish_ClaimThatIsLostIsOvertaken(t *testing.T) {
+	s := open(t)
+	p := s.process()
+	p.mustPublish(t)
+	row := s.admit(t, 1, "N1")
+	s.endThrottle(t)
+	lost, err := s.ClaimStatus(t.Context(), statuspage.Throttle)
+	if err != nil {
+		t.Fatalf("claim of the process that dies: %v", err)
+	}
+	if err := s.Undo(t.Context(), bookingtest.Code(1), row.Attempt); err != nil {
+		t.Fatal(err)
+	}
+	p.mustPublish(t)
+	s.wantPuts(t, "while the claim stands", 1)
+	s.endThrottle(t)
+	p.mustPublish(t)
+	s.wantPuts(t, "after it", 2)
+	if d := s.there(t); d.Version <= lost.Version {
+		t.Errorf("version: got %d, want one after the lost %d", d.Version, lost.Version)
+	}
+	s.endThrottle(t)
+	p.mustPublish(t)
+	s.wantPuts(t, "once it is confirmed", 2)
+}
+
 func TestPublish_ObjectStoreDownThenUp(t *testing.T) {
 	s := open(t)
 	p := s.process()

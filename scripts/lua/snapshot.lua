@@ -8,8 +8,8 @@
 -- Clock: Redis TIME plus the offset.
 -- Returns {word, version, now, open (1 or 0), opens_at (or 0), why (''|'sold_out'|'not_open'),
 --   cap, total or -1, fingerprint, then for each level: id, name, cap, admitted or -1}:
---   publish: the figures differ from those published and this caller may publish
---   them; it confirms with published.lua, or someone else may after the throttle
+--   publish: the figures differ from those published, or a version claimed since was
+--   never confirmed, and this caller may publish them; it confirms with published.lua, or someone else may after the throttle
 --   current: nothing to publish now; levels: read sale:config again; unknown
 -- Version only grows, also over an emptied Redis: it is never below the clock.
 if not epoch then return {'unknown', 0, now} end
@@ -44,10 +44,13 @@ local fingerprint = redis.sha1hex(epoch .. '|' .. transition .. '|' .. tostring(
 local word = 'current'
 local version = tonumber(redis.call('GET', KEYS[9]) or '') or 0
 if ARGV[3] == 'claim' then
-  local published = redis.call('HMGET', KEYS[10], 'fingerprint', 'claimed')
+  local published = redis.call('HMGET', KEYS[10], 'fingerprint', 'claimed', 'version')
   local throttled = redis.call('EXISTS', KEYS[11]) == 1
+  -- A version that was claimed and never confirmed is lost with its publisher, and
+  -- may lie over the page that was published, also when the figures are those again.
+  local lost = (tonumber(published[3] or '') or 0) < version and published[2] ~= false
   -- A transition is published at once and once: its latch is the claim itself.
-  if published[1] ~= fingerprint and (not throttled or published[2] ~= transition) then
+  if (published[1] ~= fingerprint or lost) and (not throttled or published[2] ~= transition) then
     word = 'publish'
     version = math.max(version + 1, now)
     redis.call('SET', KEYS[9], string.format('%.0f', version))
