@@ -15,6 +15,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// The first signal ends the command, which says how far it came; with the next the
+	// system ends the process at once.
+	context.AfterFunc(ctx, stop)
 	code := seatctl.Run(ctx, cloud.Platform(), os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 	stop() // os.Exit would skip a defer
 	os.Exit(code)

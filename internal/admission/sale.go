@@ -21,6 +21,9 @@ import (
 // up, so that it was not made.
 var ErrExpired = errors.New("it came to Redis too late and was not made: run it again")
 
+// ErrHasEpoch refuses to begin a rebuild, or a first sale, where there is a sale.
+var ErrHasEpoch = errors.New("this ledger has an epoch; only an empty one is rebuilt")
+
 var (
 	candidatesScript = newScript("candidates", lua.Candidates)
 	restoreScript    = newScript("restore", lua.Restore)
@@ -31,7 +34,9 @@ var (
 // later must not undo what was changed since. Its answer counts as call's does.
 // A try that ends without a reply is waited out first, so that once change has
 // returned nothing of it can happen any more; for that it overruns a caller's
-// cancellation by less than a second. ErrExpired says that nothing was changed.
+// cancellation by less than a second. ErrExpired says that nothing was changed. The
+// word "moved", that what stands is not what the caller was shown, comes back as
+// "found" when that is this change's own doing, by a try whose answer was lost.
 func (g *Gate) change(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -39,7 +44,12 @@ func (g *Gate) change(ctx context.Context, s *script, keys []string, args ...any
 	for try := 1; ; try++ {
 		a, err := g.changeOnce(ctx, s, keys, args)
 		switch {
+		case err == nil && a.word == "moved" && lost != nil && a.detail == "":
+			return answer{}, fmt.Errorf("%s: %w", s.name, lost) // it was made, and then another's, or never
 		case err == nil && a.word != "expired":
+			if a.word == "moved" && lost != nil {
+				a.word = "found"
+			}
 			if err := ledgerError(a); err != nil {
 				return answer{}, err
 			}
@@ -102,10 +112,43 @@ func (g *Gate) ApplySale(ctx context.Context, sale booking.Sale, epoch string, c
 	if checkOnly {
 		mode = "check"
 	}
-	return g.applySale(ctx, sale, epoch, mode, "")
+	return g.applySale(ctx, sale, epoch, mode, "", nil)
 }
 
-func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, token string) (booking.Applied, error) {
+// ApplySaleOver is ApplySale over a sale that an operator was shown: with another epoch
+// or another sale in force it is refused with booking.ErrNotAsShown, in the step that
+// would have made the change. Of the switch it wants nothing.
+func (g *Gate) ApplySaleOver(ctx context.Context, shown booking.Shown, sale booking.Sale, checkOnly bool) (booking.Applied, error) {
+	mode := "apply"
+	if checkOnly {
+		mode = "check"
+	}
+	return g.applySale(ctx, sale, "", mode, "", append([]any{shown.Epoch}, fields(shown)...))
+}
+
+// fields are the sale that was shown, as the scripts compare it.
+func fields(shown booking.Shown) []any {
+	list := make([]any, 0, 2*len(shown.Sale))
+	for field, value := range shown.Sale {
+		list = append(list, field, value)
+	}
+	return list
+}
+
+// SaleFields reads sale:config as it is stored, for booking.Shown; empty when there is
+// none. Read it before what is shown: what changes in between is refused, then, and not
+// taken for what was seen.
+func (g *Gate) SaleFields(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	m, err := g.rdb.HGetAll(ctx, g.keys.config()).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the sale: %w", err)
+	}
+	return m, nil
+}
+
+func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, token string, shown []any) (booking.Applied, error) {
 	if err := sale.Validate(); err != nil {
 		return booking.Applied{}, fmt.Errorf("sale: %w", err)
 	}
@@ -113,6 +156,7 @@ func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, to
 	for _, l := range sale.Levels {
 		args = append(args, l.ID, l.Cap, int64(l.Fee), l.Name)
 	}
+	args = append(args, shown...)
 	for range tries {
 		old, err := g.levelIDs(ctx, true)
 		if err != nil && !errors.Is(err, booking.ErrLedgerUnknown) {
@@ -130,13 +174,15 @@ func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, to
 			return booking.Applied{}, err
 		}
 		switch a.word {
-		case "applied", "fits":
+		case "applied", "found", "fits":
 			g.levels.Store(nil)
 			return applied(a), nil
 		case "below":
 			return applied(a), fmt.Errorf("level %q: %w", a.detail, booking.ErrCapBelowAdmitted)
 		case "removed":
 			return booking.Applied{}, fmt.Errorf("level %q: %w", a.detail, booking.ErrLevelHasSeats)
+		case "moved":
+			return booking.Applied{}, fmt.Errorf("apply_sale: %w", booking.ErrNotAsShown)
 		case "rebuilding":
 			return booking.Applied{}, errors.New("apply_sale: a rebuild has begun and is not finished: run the rebuild")
 		case "levels":
@@ -166,11 +212,9 @@ func applied(a answer) booking.Applied {
 
 // Sale reads the sale as it runs; booking.ErrNotFound when none was applied.
 func (g *Gate) Sale(ctx context.Context) (booking.Sale, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	m, err := g.rdb.HGetAll(ctx, g.keys.config()).Result()
+	m, err := g.SaleFields(ctx)
 	if err != nil {
-		return booking.Sale{}, fmt.Errorf("read the sale: %w", err)
+		return booking.Sale{}, err
 	}
 	if len(m) == 0 {
 		return booking.Sale{}, booking.ErrNotFound
@@ -195,30 +239,53 @@ func (g *Gate) Sale(ctx context.Context) (booking.Sale, error) {
 	return s, nil
 }
 
-// Open opens booking now and forgets a scheduled opening. Like Close and OpenAt
-// it is acknowledged or an error, and safe to repeat. Like OpenAt it is refused with
+// Open opens booking now and forgets a scheduled opening, however the switch stands.
+// Like Close and OpenAt it is acknowledged or an error, and safe to repeat. Like OpenAt it is refused with
 // booking.ErrAllowlistHalf while a load of the allowlist has changed half of it.
-func (g *Gate) Open(ctx context.Context) error { return g.flip(ctx, "open", time.Time{}) }
+func (g *Gate) Open(ctx context.Context) error { return g.flip(ctx, "open", time.Time{}, nil) }
+
+// OpenOver opens booking at that time, now if it is zero, over what an operator was
+// shown: with another epoch, another sale in force or a switch that stands otherwise it
+// is refused with booking.ErrNotAsShown, in the step that would have made the change.
+// Else as Open.
+func (g *Gate) OpenOver(ctx context.Context, shown booking.Shown, at time.Time) error {
+	what, open, opensAt := "schedule", 0, int64(0)
+	if at.IsZero() {
+		what = "open"
+	}
+	if shown.Open {
+		open = 1
+	}
+	if !shown.OpensAt.IsZero() {
+		opensAt = shown.OpensAt.UnixMilli()
+	}
+	return g.flip(ctx, what, at, append([]any{shown.Epoch, open, opensAt}, fields(shown)...))
+}
 
 // Close closes booking and forgets a scheduled opening: once it has returned
 // without an error, no request is admitted.
-func (g *Gate) Close(ctx context.Context) error { return g.flip(ctx, "close", time.Time{}) }
+func (g *Gate) Close(ctx context.Context) error { return g.flip(ctx, "close", time.Time{}, nil) }
 
 // OpenAt schedules the opening, by Redis's clock.
-func (g *Gate) OpenAt(ctx context.Context, at time.Time) error { return g.flip(ctx, "schedule", at) }
+func (g *Gate) OpenAt(ctx context.Context, at time.Time) error {
+	return g.flip(ctx, "schedule", at, nil)
+}
 
-func (g *Gate) flip(ctx context.Context, what string, at time.Time) error {
-	a, err := g.change(ctx, switchScript, append(g.keys.base(), g.keys.open(), g.keys.opensAt(), g.keys.changed()), what, at.UnixMilli())
+func (g *Gate) flip(ctx context.Context, what string, at time.Time, shown []any) error {
+	keys := append(g.keys.base(), g.keys.open(), g.keys.opensAt(), g.keys.changed(), g.keys.config())
+	a, err := g.change(ctx, switchScript, keys, append([]any{what, at.UnixMilli()}, shown...)...)
 	if err != nil {
 		return err
 	}
-	if a.word == "half_loaded" {
+	switch a.word {
+	case "switched", "found":
+		return nil
+	case "half_loaded":
 		return fmt.Errorf("%s booking: %w", what, booking.ErrAllowlistHalf)
+	case "moved":
+		return fmt.Errorf("%s booking: %w", what, booking.ErrNotAsShown)
 	}
-	if a.word != "switched" {
-		return fmt.Errorf("switch answered %q, which this program does not know", a.word)
-	}
-	return nil
+	return fmt.Errorf("switch answered %q, which this program does not know", a.word)
 }
 
 // Epoch reads the sale's identity; booking.ErrLedgerUnknown when there is none.
@@ -309,7 +376,7 @@ func (g *Gate) Restore(ctx context.Context, token string, rows []booking.Restore
 // none. Until ForgetRebuild, UnfinishedRebuild still gives the token, so that what
 // was not acknowledged can be repeated.
 func (g *Gate) FinishRebuild(ctx context.Context, sale booking.Sale, epoch, token string) (booking.Applied, error) {
-	return g.applySale(ctx, sale, epoch, "apply", token)
+	return g.applySale(ctx, sale, epoch, "apply", token, nil)
 }
 
 // ForgetRebuild forgets the token of a rebuild whose last step is acknowledged.
@@ -347,7 +414,7 @@ func (g *Gate) restore(ctx context.Context, want, token string, keys []string, a
 func rebuildError(s *script, a answer) error {
 	switch a.word {
 	case "not_lost":
-		return fmt.Errorf("%s: this ledger has an epoch; only an empty one is rebuilt", s.name)
+		return fmt.Errorf("%s: %w", s.name, ErrHasEpoch)
 	case "superseded":
 		return fmt.Errorf("%s: another rebuild has begun since, or Redis was emptied again: nothing was changed", s.name)
 	}

@@ -128,10 +128,13 @@ type Extended struct {
 	Missed   int `json:"missed"`
 	After    int `json:"after"`
 	Moved    int `json:"moved"`
-	// Failed rows were perhaps extended, and nothing rests on it: repeat the run.
+	// Failed rows could not be read, or were perhaps extended and nothing rests on it:
+	// repeat the run.
 	Failed int `json:"failed"`
 	// Failure is the first of them.
 	Failure string `json:"failure,omitempty"`
+	// Doubt is the error of the first that was perhaps extended; nil when none was.
+	Doubt error `json:"-"`
 }
 
 func (e *Extended) count(word string) {
@@ -203,13 +206,14 @@ func (h *Holds) Extend(ctx context.Context, run Run, progress func(Extended)) (E
 		out   Extended
 		inRow int // failures
 	)
-	note := func(word string, err error) {
+	note := func(word string, err, doubt error) {
 		mu.Lock()
 		defer mu.Unlock()
 		out.Rows++
 		if err != nil {
 			inRow++
 			out.fail(err)
+			out.Doubt = cmp.Or(out.Doubt, doubt)
 		} else {
 			inRow = 0
 			out.count(word)
@@ -241,15 +245,16 @@ func (h *Holds) Extend(ctx context.Context, run Run, progress func(Extended)) (E
 			break
 		}
 		if d.Err != nil {
-			note("", d.Err)
+			note("", d.Err, nil)
 			continue
 		}
 		if word := run.word(d.Row); word != extended && word != already {
-			note(word, nil)
+			note(word, nil, nil)
 			continue
 		}
 		work.Go(func() error {
-			note(h.extend(ctx, run, d))
+			word, err := h.extend(ctx, run, d)
+			note(word, err, err)
 			return nil
 		})
 	}

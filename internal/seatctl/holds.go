@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/app"
+	"holdfast/internal/booking"
 	"holdfast/internal/resolve"
 )
 
@@ -136,11 +137,23 @@ func (s *session) extend(ctx context.Context, h *resolve.Holds, run resolve.Run,
 
 // failed says which rows were not done, or could not be counted.
 func (e *extendedHolds) failed() error {
-	if e.Failed == 0 {
+	switch {
+	case e.Failed == 0:
 		return nil
+	case e.Doubt != nil:
+		return &perhapsExtended{fmt.Sprintf("%d rows are perhaps extended, or could not be, the first: %s", e.Failed, e.Failure), e.Doubt}
 	}
 	return fmt.Errorf("%d rows failed, the first: %s", e.Failed, e.Failure)
 }
+
+// perhapsExtended is of rows of which nobody knows whether they have a later deadline.
+type perhapsExtended struct {
+	text  string
+	cause error
+}
+
+func (e *perhapsExtended) Error() string   { return e.text }
+func (e *perhapsExtended) Unwrap() []error { return []error{e.cause, booking.ErrInDoubt} }
 
 // tellExtended prints what was done or counted.
 func (s *session) tellExtended(c *holdsExtendCommand, out extendedHolds) error {
@@ -159,7 +172,11 @@ func (s *session) tellExtended(c *holdsExtendCommand, out extendedHolds) error {
 		fmt.Fprintf(&b, "  %-6d ended more than %s before it began\n", out.Missed, out.Since)
 		fmt.Fprintf(&b, "  %-6d admitted after it began\n", out.After)
 		fmt.Fprintf(&b, "  %-6d do not wait for a payer\n", out.Moved)
-		fmt.Fprintf(&b, "  %-6d failed\n", out.Failed)
+		if out.Doubt != nil {
+			fmt.Fprintf(&b, "  %-6d perhaps extended, or could not be: repeat the run\n", out.Failed)
+		} else {
+			fmt.Fprintf(&b, "  %-6d failed\n", out.Failed)
+		}
 		if _, err := fmt.Fprint(s.stdout, b.String()); err != nil {
 			return err
 		}

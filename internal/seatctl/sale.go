@@ -12,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"holdfast/internal/admission"
 	"holdfast/internal/app"
 	"holdfast/internal/booking"
 	"holdfast/internal/salefile"
@@ -34,9 +35,9 @@ type saleApplyCommand struct {
 // Help is kong's detailed help.
 func (*saleApplyCommand) Help() string {
 	return `Shows what the file changes, level by level, with the seats that are taken; then one
-acknowledged step puts it into force, and counts every level's seats from the ledger's
-own rows. Booking stays open or closed as it is. A new fee is for seats admitted from
-then on.
+acknowledged step puts it into force, if the sale is still the one that it was compared
+with, and counts every level's seats from the ledger's own rows. Booking stays open or
+closed as it is. A new fee is for seats admitted from then on.
 
 Refused: a cap below the seats that are taken, and the removal of a level that has
 any. The first sale of an empty Redis also writes the sale's epoch, and is refused
@@ -79,7 +80,7 @@ type saleChange struct {
 	Sale     string        `json:"sale"`
 	First    bool          `json:"first"`
 	DryRun   bool          `json:"dry_run"`
-	Applied  bool          `json:"applied"`
+	Applied  bool          `json:"applied"` // acknowledged
 	Epoch    string        `json:"epoch"`
 	Admitted int           `json:"admitted"`
 	Terms    []termChange  `json:"terms"`
@@ -87,6 +88,7 @@ type saleChange struct {
 	Refused  []string      `json:"refused"`
 	Error    string        `json:"error,omitempty"`
 
+	shown      booking.Shown
 	unreadable error // why the sale in force is not compared with
 }
 
@@ -116,20 +118,37 @@ func (c *saleApplyCommand) Run(s *session) (err error) {
 		return err
 	}
 	// Everything that would be refused is known before anybody is asked.
-	out, err = out.put(s.ctx, checking(o.Ops), sale, "nothing was changed")
+	over := shownLedger{o.Ops.Ledger, o.Gate, out.shown}
+	out, err = out.put(s.ctx, checking(o.Ops, over), sale, "nothing was changed")
 	if err != nil || c.DryRun {
-		out.Applied = false
 		return c.tell(s, out, err)
 	}
-	if !s.agreed(c.Yes, "This puts the sale into force.") {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, "This puts the sale into force."); err != nil {
+		return err
 	}
-	err = s.mutate(o, mutation{What: "sale apply", Subject: sale.Name, Reason: c.Reason, Before: out}, func(ctx context.Context) (any, error) {
+	err = s.mutate(o, mutation{What: "sale apply", Subject: sale.Name, Reason: c.Reason, Before: out.logged()}, func(ctx context.Context) (any, error) {
 		var err error
-		out, err = out.put(ctx, acting(o.Ops), sale, "not known to be in force, run it again")
+		out, err = out.put(ctx, acting(o.Ops, over), sale, "not known to be in force, run it again")
+		out.Applied = err == nil // acknowledged
 		return map[string]any{"applied": out.Applied, "epoch": out.Epoch, "admitted": out.Admitted}, err
 	})
 	return c.tell(s, out, err)
+}
+
+// logged is what the operator's log has of it: what changes, not what stays.
+func (c saleChange) logged() any {
+	levels := []levelChange{}
+	for _, l := range c.Levels {
+		if l.Change != "same" {
+			levels = append(levels, l)
+		}
+	}
+	return struct {
+		Epoch    string        `json:"epoch"`
+		Admitted int           `json:"admitted"`
+		Terms    []termChange  `json:"terms"`
+		Levels   []levelChange `json:"levels"`
+	}{c.Epoch, c.Admitted, c.Terms, levels}
 }
 
 func readSaleFile(path string) (booking.Sale, error) {
@@ -146,17 +165,52 @@ func readSaleFile(path string) (booking.Sale, error) {
 }
 
 // acting puts it into force, a first sale only where nothing was ever sold.
-func acting(ops *saleops.Ops) starter {
+func acting(ops *saleops.Ops, over shownLedger) starter {
 	first := *ops
-	first.Store = emptyStore{ops.Store}
+	first.Store, first.Ledger = emptyStore{ops.Store}, over
 	return &first
 }
 
 // checking tells what acting would answer, and changes nothing.
-func checking(ops *saleops.Ops) starter {
+func checking(ops *saleops.Ops, over shownLedger) starter {
 	dry := *ops
-	dry.Store, dry.Ledger = emptyStore{ops.Store}, checkedLedger{ops.Ledger}
+	dry.Store, dry.Ledger = emptyStore{ops.Store}, checkedLedger{over}
 	return &dry
+}
+
+// shownLedger is the ledger as the operator was shown it: what is decided about its
+// epoch was decided then, and each step that changes something finds out whether it is
+// still so.
+type shownLedger struct {
+	saleops.Ledger
+	gate  *admission.Gate
+	shown booking.Shown
+}
+
+// Epoch is the one that was shown.
+func (l shownLedger) Epoch(context.Context) (string, error) {
+	if l.shown.Epoch == "" {
+		return "", booking.ErrLedgerUnknown
+	}
+	return l.shown.Epoch, nil
+}
+
+// ApplySale applies it over what was shown.
+func (l shownLedger) ApplySale(ctx context.Context, sale booking.Sale, _ string, checkOnly bool) (booking.Applied, error) {
+	did, err := l.gate.ApplySaleOver(ctx, l.shown, sale, checkOnly)
+	if errors.Is(err, booking.ErrLedgerUnknown) { // it was there
+		err = fmt.Errorf("%w: redis was emptied: %w", err, booking.ErrNotAsShown)
+	}
+	return did, err
+}
+
+// BeginRebuild is the first step of a first sale.
+func (l shownLedger) BeginRebuild(ctx context.Context) (string, error) {
+	token, err := l.Ledger.BeginRebuild(ctx)
+	if errors.Is(err, admission.ErrHasEpoch) {
+		err = fmt.Errorf("%w: %w", err, booking.ErrNotAsShown)
+	}
+	return token, err
 }
 
 // emptyStore is the booking store for a first sale: with anything in it there is no
@@ -199,8 +253,10 @@ func (c saleChange) put(ctx context.Context, by starter, sale booking.Sale, unsu
 	did, err := by.Start(ctx, sale)
 	switch {
 	case err == nil:
-		c.Applied, c.Admitted, c.Epoch = true, did.Total, cmp.Or(did.Epoch, c.Epoch)
+		c.Admitted, c.Epoch = did.Total, cmp.Or(did.Epoch, c.Epoch)
 		return c, nil
+	case errors.Is(err, booking.ErrNotAsShown):
+		return c, notAsShown()
 	case errors.Is(err, booking.ErrCapBelowAdmitted), errors.Is(err, booking.ErrLevelHasSeats), errors.Is(err, errNotFirst), errors.Is(err, saleops.ErrNotDrained):
 		if len(c.Refused) > 0 {
 			err = fmt.Errorf("%w (%s)", err, strings.Join(c.Refused, "; "))
@@ -214,6 +270,10 @@ func (c saleChange) put(ctx context.Context, by starter, sale booking.Sale, unsu
 
 // planSale compares the file's sale with the one in force.
 func planSale(ctx context.Context, o *app.Operator, sale booking.Sale) (saleChange, error) {
+	stored, err := o.Gate.SaleFields(ctx) // before what is shown of it
+	if err != nil {
+		return saleChange{}, err
+	}
 	epoch, err := o.Gate.Epoch(ctx)
 	first := errors.Is(err, booking.ErrLedgerUnknown)
 	if err != nil && !first {
@@ -235,6 +295,7 @@ func planSale(ctx context.Context, o *app.Operator, sale booking.Sale) (saleChan
 	}
 	c := compareSales(before, sale, admitted)
 	c.First, c.Epoch, c.unreadable = first, epoch, unreadable
+	c.shown = booking.Shown{Epoch: epoch, Sale: stored}
 	return c, nil
 }
 

@@ -8,11 +8,15 @@
 -- ARGV[5] token of the rebuild that this is the last step of, or ''
 -- ARGV[6] global cap  ARGV[7] currency  ARGV[8] hold in ms  ARGV[9] sale's name
 -- ARGV[10] number of levels, then for each of them: id, cap, fee, name
+-- then nothing, or the epoch that the operator was shown and sale:config as it was
+-- shown: field, value, field, value, ...
 -- Clock: Redis TIME plus the offset.
 -- Returns {word, detail, now, epoch, total, id, admitted, id, admitted, ...}:
 --   applied; fits (checked only)
 --   below '' or a level: a cap would be below what is admitted
 --   removed level: a level that has seats would go
+--   moved: epoch or sale:config are not as shown; detail is 'found' when this sale is
+--   in force under that epoch
 --   levels level: a dropped level is not among the keys: read sale:config again
 --   damaged code: a row cannot be read
 --   rebuilding: a rebuild has begun, so the rows are not all there, and this is not
@@ -56,6 +60,32 @@ if total > tonumber(ARGV[6]) then
   figures[1] = 'below'
   return figures
 end
+local ids, config = {}, {'name', ARGV[9], 'currency', ARGV[7], 'cap', ARGV[6], 'hold_ms', ARGV[8]}
+for i = 0, n - 1 do
+  local id = ARGV[11 + 4 * i]
+  ids[#ids + 1] = id
+  for j, field in ipairs({'cap:', 'fee:', 'name:'}) do
+    config[#config + 1] = field .. id
+    config[#config + 1] = ARGV[11 + 4 * i + j]
+  end
+end
+config[#config + 1] = 'levels'
+config[#config + 1] = table.concat(ids, ',')
+
+-- holds tells whether sale:config holds list[first..], and nothing else.
+local function holds(list, first)
+  if redis.call('HLEN', KEYS[5]) * 2 ~= #list - first + 1 then return false end
+  for i = first, #list, 2 do
+    if redis.call('HGET', KEYS[5], list[i]) ~= list[i + 1] then return false end
+  end
+  return true
+end
+
+local shown = ARGV[11 + 4 * n]
+if shown and (epoch ~= shown or not holds(ARGV, 12 + 4 * n)) then
+  figures[1], figures[2] = 'moved', epoch == shown and holds(config, 1) and 'found' or ''
+  return figures
+end
 local old = redis.call('HGET', KEYS[5], 'levels')
 if old then
   local dropped = 0
@@ -71,18 +101,10 @@ if ARGV[4] == 'check' then
   figures[1] = 'fits'
   return figures
 end
-local ids, config = {}, {'name', ARGV[9], 'currency', ARGV[7], 'cap', ARGV[6], 'hold_ms', ARGV[8]}
 for i = 0, n - 1 do
   local id = ARGV[11 + 4 * i]
-  ids[#ids + 1] = id
-  for j, field in ipairs({'cap:', 'fee:', 'name:'}) do
-    config[#config + 1] = field .. id
-    config[#config + 1] = ARGV[11 + 4 * i + j]
-  end
   redis.call('SET', KEYS[8 + i], admitted[id])
 end
-config[#config + 1] = 'levels'
-config[#config + 1] = table.concat(ids, ',')
 for i = 8 + n, #KEYS do redis.call('DEL', KEYS[i]) end
 redis.call('SET', KEYS[6], total)
 redis.call('DEL', KEYS[5])
