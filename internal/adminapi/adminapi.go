@@ -73,30 +73,42 @@ type Report struct {
 	LiveRemoved int `json:"live_removed"`
 	// LiveAttempts are the first attempts of those removed who have a live booking.
 	LiveAttempts []string `json:"live_attempts,omitempty"`
-	// Kept are all candidates off the list whose e-mail is kept for their booking.
+	// Kept are all candidates off the list whose e-mail is kept, for their booking or for
+	// late money that may still make one.
 	Kept int `json:"kept"`
 	// Finished: an earlier load had been cut off with its list in force, and was
-	// finished first; the figures compare with its list.
-	Finished bool `json:"finished_earlier"`
+	// finished first, whatever became of this one; the figures compare with its list.
+	// FinishedOf is whose it was, FinishedSince since when.
+	Finished      bool      `json:"finished_earlier"`
+	FinishedOf    string    `json:"finished_of,omitempty"`
+	FinishedSince time.Time `json:"finished_since,omitzero"`
 	// Applied: the list is in force, acknowledged; beside an error, what is left of the
 	// old one is not cleared away.
 	Applied bool `json:"applied"`
+}
+
+// nothingChanged says of a load that was refused what it changed all the same.
+func (r Report) nothingChanged() string {
+	if !r.Finished {
+		return "nothing was changed"
+	}
+	return fmt.Sprintf("an earlier load, of %s since %s, was finished; of this file nothing was changed", r.FinishedOf, r.FinishedSince.Format(time.RFC3339))
 }
 
 // Loader replaces the allowlist. Safe for concurrent use: of two loads at once one is
 // refused.
 type Loader interface {
 	// Load takes the list once, all of it or nothing: an error of the list comes back
-	// and nothing was changed. A *Refusal says that it may not be made, and nothing was
-	// changed. After any other error it may have been made. It is never repeated here
+	// and nothing was changed, but for what the report says was finished. A *Refusal says
+	// that it may not be made, and the same. After any other error it may have been made. It is never repeated here
 	// and safe to repeat. The report is filled as far as it is known.
 	Load(ctx context.Context, list iter.Seq2[booking.Candidate, error], o Options) (Report, error)
 }
 
 // Refusal says that a load may not be made as things are, and what to do.
 type Refusal struct {
-	// Slug is for programs: booking_open, load_running, removals, too_many_changes or
-	// no_sale.
+	// Slug is for programs: booking_open, load_running, load_unfinished, removals,
+	// too_many_changes or no_sale.
 	Slug string
 	// Err says why, and that nothing was changed.
 	Err error
@@ -315,17 +327,19 @@ func (h *candidates) load(ctx context.Context, body io.Reader, o Options, from s
 	}
 	var report Report
 	work := func() (err error) { report, err = h.Loader.Load(ctx, list, o); return err }
-	outcome := func(err error) booking.LogOutcome { return ended(err, listErr, report.Applied) }
+	outcome := func(err error) booking.LogOutcome { return ended(err, listErr, report) }
 	var err error
 	if o.DryRun {
 		err = work()
 	} else {
 		err = h.logged(ctx, o, from, work, outcome, &report)
 	}
-	a := answer(err, listErr, report.Applied)
+	a := answer(err, listErr, report)
 	a.DryRun, a.Repeated = o.DryRun, file.Repeated()
 	if a.Wrong == 0 && listErr == nil && !errors.Is(err, errNotLogged) {
 		a.Report = &report
+	} else if report.Finished { // the figures are of part of a file
+		a.Report = &Report{Finished: true, FinishedOf: report.FinishedOf, FinishedSince: report.FinishedSince}
 	}
 	return a
 }
@@ -372,43 +386,47 @@ func (h *candidates) logged(ctx context.Context, o Options, from string, work fu
 }
 
 // ended is the log's word for how a load ended. A list that broke off, or is wrong,
-// has changed nothing.
-func ended(err, listErr error, applied bool) booking.LogOutcome {
+// has changed nothing, unless an earlier load was finished first.
+func ended(err, listErr error, report Report) booking.LogOutcome {
 	var refusal *Refusal
 	switch {
 	case err == nil:
 		return booking.LogDone
 	case listErr != nil, errors.As(err, &refusal):
+		if report.Finished {
+			return booking.LogFailed
+		}
 		return booking.LogRefused
-	case applied:
+	case report.Applied:
 		return booking.LogFailed
 	}
 	return booking.LogUnknown
 }
 
 // answer is the HTTP of how a load ended.
-func answer(err, listErr error, applied bool) reply {
+func answer(err, listErr error, report Report) reply {
 	var refusal *Refusal
 	var wrong *salefile.FileError
 	var tooMany *http.MaxBytesError
+	nothing := report.nothingChanged()
 	switch {
 	case err == nil:
 		return reply{status: http.StatusOK}
 	case errors.As(listErr, &tooMany):
-		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "want at most %d bytes: nothing was changed", tooMany.Limit)
+		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "want at most %d bytes: %s", tooMany.Limit, nothing)
 	case errors.Is(listErr, salefile.ErrTooLarge):
-		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "%v: nothing was changed", salefile.ErrTooLarge)
+		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "%v: %s", salefile.ErrTooLarge, nothing)
 	case errors.Is(listErr, os.ErrDeadlineExceeded):
-		return refuse(http.StatusRequestTimeout, "body_too_slow", "nothing came for %s: nothing was changed", idleBody)
+		return refuse(http.StatusRequestTimeout, "body_too_slow", "nothing came for %s: %s", idleBody, nothing)
 	case errors.As(listErr, &wrong):
-		a := refuse(http.StatusBadRequest, "file_wrong", "%d lines are wrong: nothing was changed", wrong.Wrong)
+		a := refuse(http.StatusBadRequest, "file_wrong", "%d lines are wrong: %s", wrong.Wrong, nothing)
 		a.Wrong = wrong.Wrong
 		for _, line := range wrong.Told {
 			a.Errors = append(a.Errors, lineError{Line: line.Line, Reason: line.Err.Error()})
 		}
 		return a
 	case listErr != nil:
-		return refuse(http.StatusBadRequest, "file_wrong", "%v: nothing was changed", listErr)
+		return refuse(http.StatusBadRequest, "file_wrong", "%v: %s", listErr, nothing)
 	case errors.As(err, &refusal):
 		return refuse(http.StatusConflict, refusal.Slug, "%v (here: ?while_open=true and ?allow_removals=true)", refusal)
 	}
@@ -418,7 +436,7 @@ func answer(err, listErr error, applied bool) reply {
 		a.Message = "the operator's log does not take it: nothing was changed"
 	case errors.Is(err, errEndNotLogged):
 		a.Message = "the list was replaced, but the operator's log does not have its end: send the same file again"
-	case applied:
+	case report.Applied:
 		a.Message = "the list is in force, but what is left of the old one is not cleared away: send the same file again"
 	}
 	a.cause = err

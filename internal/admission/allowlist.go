@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,6 +24,12 @@ const (
 	listPage = 250
 	// renewPages is after how many pages that need no step a load renews its lease.
 	renewPages = 50
+	// loadPatience is how long a load goes on with a step that is not acknowledged, or
+	// whose connection is cut: replicas are replaced within it, and its lease is longer.
+	loadPatience = 5 * time.Second
+	// loadPause is the pause before the first repeat; it doubles up to loadPauseMost.
+	loadPause     = 50 * time.Millisecond
+	loadPauseMost = 800 * time.Millisecond
 )
 
 var (
@@ -32,9 +39,47 @@ var (
 	allowlistEmailsScript = newScript("allowlist_emails", lua.AllowlistEmails)
 )
 
-// loadStep runs one step of a load of the allowlist; of its answers only want is
-// no error.
-func (g *Gate) loadStep(ctx context.Context, s *script, token string, codes []string, want string, args ...any) (booking.AllowlistLoad, error) {
+// patiently makes a call of a load again that came to nothing for a reason that
+// passes: one such moment must not cost a load of millions of rows. That is safe of
+// what reads, and of the steps, each of which finds its own effect. It ends with ctx,
+// with any other error (that the turn is lost, say), and begins no try after 5 s.
+func (g *Gate) patiently(ctx context.Context, call func() error) error {
+	began := time.Now()
+	for pause := loadPause; ; pause = min(2*pause, loadPauseMost) {
+		err := call()
+		if err == nil || !passes(err) {
+			return err
+		}
+		wait := pause/2 + rand.N(pause)
+		if time.Since(began)+wait > loadPatience {
+			return fmt.Errorf("tried again for %s: %w", time.Since(began).Round(100*time.Millisecond), err)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// passes tells an error that a later try may not meet. A time-out is the call's own
+// where the caller's time is not over.
+func passes(err error) bool {
+	return errors.Is(err, booking.ErrNotAcknowledged) || errors.Is(err, ErrExpired) || errors.Is(err, context.DeadlineExceeded) || retryable(err)
+}
+
+// loadStep runs one step of a load of the allowlist, patiently; of its answers only
+// want is no error.
+func (g *Gate) loadStep(ctx context.Context, s *script, token string, codes []string, want string, args ...any) (l booking.AllowlistLoad, err error) {
+	err = g.patiently(ctx, func() error {
+		l, err = g.tryStep(ctx, s, token, codes, want, args...)
+		return err
+	})
+	return l, err
+}
+
+// tryStep is loadStep without a repeat.
+func (g *Gate) tryStep(ctx context.Context, s *script, token string, codes []string, want string, args ...any) (booking.AllowlistLoad, error) {
 	k := g.keys
 	keys := append(k.base(), k.load(), k.valid(), k.next(), k.nextEmail(), k.old(), k.changed(), k.kept(), k.swaps(), k.open(), k.opensAt())
 	for _, code := range codes {
@@ -68,7 +113,7 @@ func (g *Gate) loadStep(ctx context.Context, s *script, token string, codes []st
 }
 
 func allowlistLoad(s *script, a answer) (booking.AllowlistLoad, error) {
-	if len(a.rest) != 13 {
+	if len(a.rest) != 15 {
 		return booking.AllowlistLoad{}, fmt.Errorf("%s answered %d values", s.name, len(a.rest))
 	}
 	text := func(i int) string { t, _ := a.rest[i].(string); return t }
@@ -76,7 +121,10 @@ func allowlistLoad(s *script, a answer) (booking.AllowlistLoad, error) {
 	l := booking.AllowlistLoad{
 		Token: text(0), Who: text(1), Swapped: text(4) == "swapped",
 		Rows: int(number(6)), Added: int(number(7)), Changed: int(number(8)), Unchanged: int(number(9)), Listed: int(number(10)),
-		Open: number(11) == 1, Left: number(12) == 1,
+		Open: number(11) == 1, Left: number(12) == 1, Of: text(13),
+	}
+	if l.Of != "" {
+		l.OfSince = time.UnixMilli(number(14)).UTC()
 	}
 	if l.Token != "" {
 		l.Since, l.Until = time.UnixMilli(number(2)).UTC(), time.UnixMilli(number(3)).UTC()
@@ -87,8 +135,9 @@ func allowlistLoad(s *script, a answer) (booking.AllowlistLoad, error) {
 // BeginAllowlist takes the turn to load the allowlist, for a token of the load's own
 // and a word on who it is. The answer is the load that has the turn: another's, by
 // its token, when one is at work whose lease has not lapsed. Like all steps of a load
-// it is acknowledged or an error, renews the lease of 30 s, and is safe to repeat.
-// What a dead load has left is there until ClearAllowlist.
+// it is acknowledged or an error, renews the lease of 30 s, and is safe to repeat; each but
+// LeaveAllowlist does so itself, for a few seconds, where it was not acknowledged or
+// the connection was cut. What a dead load has left is there until ClearAllowlist.
 func (g *Gate) BeginAllowlist(ctx context.Context, token, who string) (booking.AllowlistLoad, error) {
 	s := allowlistTurnScript
 	l, err := g.loadStep(ctx, s, token, nil, "taken", "take", who)
@@ -100,29 +149,31 @@ func (g *Gate) BeginAllowlist(ctx context.Context, token, who string) (booking.A
 
 // ClearAllowlist finishes what this load, or a dead one before it, has left: e-mails
 // that were to change with the list in force are changed, those of who is neither on
-// it nor has a seat are removed, and what is staged is forgotten. Then the load may
+// it nor has a seat are removed, and what is staged is forgotten. With keep the e-mails
+// of who was on a list in force stay: give it unless nobody can have had an attempt,
+// since money may come for one long after its seat was given back. Then the load may
 // stage. It goes page by page, each an acknowledged step; interrupted, it is done
 // again from the start and finds little left.
-func (g *Gate) ClearAllowlist(ctx context.Context, token string) (booking.AllowlistLoad, error) {
-	return g.clearAllowlist(ctx, token, "clear", "cleared")
+func (g *Gate) ClearAllowlist(ctx context.Context, token string, keep bool) (booking.AllowlistLoad, error) {
+	return g.clearAllowlist(ctx, token, keep, "clear", "cleared")
 }
 
 // EndAllowlist is ClearAllowlist at a load's end: nobody has the turn after it. Where
 // another has it already there is nothing to do: that one sees to what is left.
-func (g *Gate) EndAllowlist(ctx context.Context, token string) error {
-	_, err := g.clearAllowlist(ctx, token, "end", "ended")
+func (g *Gate) EndAllowlist(ctx context.Context, token string, keep bool) error {
+	_, err := g.clearAllowlist(ctx, token, keep, "end", "ended")
 	if errors.Is(err, booking.ErrAllowlistTurn) {
 		return nil
 	}
 	return err
 }
 
-func (g *Gate) clearAllowlist(ctx context.Context, token, what, want string) (booking.AllowlistLoad, error) {
-	if err := g.writeChanged(ctx, token); err != nil {
+func (g *Gate) clearAllowlist(ctx context.Context, token string, keep bool, what, want string) (booking.AllowlistLoad, error) {
+	if err := g.writeChanged(ctx, token, keep); err != nil {
 		return booking.AllowlistLoad{}, err
 	}
 	for _, key := range []string{g.keys.old(), g.keys.next(), g.keys.kept()} {
-		if err := g.seeToEmails(ctx, token, key); err != nil {
+		if err := g.seeToEmails(ctx, token, key, keep); err != nil {
 			return booking.AllowlistLoad{}, err
 		}
 	}
@@ -131,25 +182,27 @@ func (g *Gate) clearAllowlist(ctx context.Context, token, what, want string) (bo
 
 // writeChanged writes the e-mails that were too many to change with the list. Each is
 // taken away once written, so at the end there are none.
-func (g *Gate) writeChanged(ctx context.Context, token string) error {
+func (g *Gate) writeChanged(ctx context.Context, token string, keep bool) error {
 	var cursor uint64
 	for {
-		n, err := g.rdb.Exists(ctx, g.keys.changed()).Result()
-		if err != nil {
-			return fmt.Errorf("read e-mails to change: %w", err)
-		}
-		if n == 0 {
-			return nil
-		}
 		var fields []string
-		if fields, cursor, err = g.rdb.HScan(ctx, g.keys.changed(), cursor, "", listPage).Result(); err != nil {
+		var left int64
+		if err := g.patiently(ctx, func() (err error) {
+			if left, err = g.rdb.Exists(ctx, g.keys.changed()).Result(); err == nil && left > 0 {
+				fields, cursor, err = g.rdb.HScan(ctx, g.keys.changed(), cursor, "", listPage).Result()
+			}
+			return err
+		}); err != nil {
 			return fmt.Errorf("read e-mails to change: %w", err)
+		}
+		if left == 0 {
+			return nil
 		}
 		codes := make([]string, 0, len(fields)/2)
 		for i := 0; i < len(fields); i += 2 {
 			codes = append(codes, fields[i])
 		}
-		if err := g.seeTo(ctx, token, codes); err != nil {
+		if err := g.seeTo(ctx, token, codes, keep); err != nil {
 			return err
 		}
 	}
@@ -157,20 +210,24 @@ func (g *Gate) writeChanged(ctx context.Context, token string) error {
 
 // seeToEmails has the e-mails of everybody of a set seen to who is not on the list,
 // and of the kept ones also of who is again.
-func (g *Gate) seeToEmails(ctx context.Context, token, set string) error {
+func (g *Gate) seeToEmails(ctx context.Context, token, set string, keep bool) error {
 	var cursor uint64
 	for page := 1; ; page++ {
-		codes, next, err := g.setPage(ctx, set, cursor)
-		if err != nil {
+		var codes []string
+		var next uint64
+		if err := g.patiently(ctx, func() (err error) {
+			if codes, next, err = g.setPage(ctx, set, cursor); err == nil && set != g.keys.kept() {
+				codes, err = g.among(ctx, codes, g.keys.valid(), false)
+			}
+			if err != nil {
+				cursor = 0 // the next try may meet another server, to which it means nothing
+			}
+			return err
+		}); err != nil {
 			return fmt.Errorf("read candidates to clear away: %w", err)
 		}
-		if set != g.keys.kept() && len(codes) > 0 {
-			if codes, err = g.among(ctx, codes, g.keys.valid(), false); err != nil {
-				return err
-			}
-		}
 		if len(codes) > 0 || page%renewPages == 0 {
-			if err := g.seeTo(ctx, token, codes); err != nil {
+			if err := g.seeTo(ctx, token, codes, keep); err != nil {
 				return err
 			}
 		}
@@ -181,10 +238,14 @@ func (g *Gate) seeToEmails(ctx context.Context, token, set string) error {
 }
 
 // seeTo is one step for a page, or more where the server gave a larger one.
-func (g *Gate) seeTo(ctx context.Context, token string, codes []string) error {
+func (g *Gate) seeTo(ctx context.Context, token string, codes []string, keep bool) error {
+	mode := ""
+	if keep {
+		mode = "keep"
+	}
 	for {
 		part := codes[:min(len(codes), listPage)]
-		if _, err := g.loadStep(ctx, allowlistEmailsScript, token, part, "seen_to", anys(part)...); err != nil {
+		if _, err := g.loadStep(ctx, allowlistEmailsScript, token, part, "seen_to", append([]any{mode}, anys(part)...)...); err != nil {
 			return err
 		}
 		if codes = codes[len(part):]; len(codes) == 0 {
@@ -194,9 +255,10 @@ func (g *Gate) seeTo(ctx context.Context, token string, codes []string) error {
 }
 
 // LeaveAllowlist gives the turn up without clearing anything away: the next load
-// does. Safe to repeat.
+// does. booking.ErrAllowlistTurn when it is over already. Safe to repeat, which it
+// leaves to its caller: a turn lapses by itself.
 func (g *Gate) LeaveAllowlist(ctx context.Context, token string) error {
-	_, err := g.loadStep(ctx, allowlistTurnScript, token, nil, "left", "leave")
+	_, err := g.tryStep(ctx, allowlistTurnScript, token, nil, "left", "leave")
 	return err
 }
 
@@ -222,15 +284,15 @@ func (g *Gate) StageAllowlist(ctx context.Context, token string, number int, chu
 // ErrAllowlistTorn, ErrAllowlistTurn; of these nothing was changed. After any other
 // the list may be in force, and repeated with the same token it says so.
 func (g *Gate) SwapAllowlist(ctx context.Context, token string, chunks int, whileOpen bool) (booking.AllowlistLoad, error) {
-	n, err := g.rdb.HLen(ctx, g.keys.nextEmail()).Result()
-	if err != nil {
-		return booking.AllowlistLoad{}, fmt.Errorf("count e-mails to change: %w", err)
-	}
 	var codes []string
-	if n <= swapMost {
-		if codes, err = g.rdb.HKeys(ctx, g.keys.nextEmail()).Result(); err != nil {
-			return booking.AllowlistLoad{}, fmt.Errorf("read e-mails to change: %w", err)
+	if err := g.patiently(ctx, func() error {
+		n, err := g.rdb.HLen(ctx, g.keys.nextEmail()).Result()
+		if err == nil && n <= swapMost {
+			codes, err = g.rdb.HKeys(ctx, g.keys.nextEmail()).Result()
 		}
+		return err
+	}); err != nil {
+		return booking.AllowlistLoad{}, fmt.Errorf("read e-mails to change: %w", err)
 	}
 	mode := ""
 	if whileOpen {
@@ -280,8 +342,8 @@ func (g *Gate) LeavingRows(ctx context.Context, swapped bool) iter.Seq2[booking.
 	}
 }
 
-// KeptEmails is how many candidates are off the list and have a seat, or had one when
-// last seen to, and whose e-mail is kept for it.
+// KeptEmails is how many candidates are off the list and their e-mail is kept, for a
+// seat or for money that may still make one.
 func (g *Gate) KeptEmails(ctx context.Context) (int, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -293,8 +355,8 @@ func (g *Gate) KeptEmails(ctx context.Context) (int, error) {
 }
 
 // Candidate reads one candidate in one transaction, and whether the code is on the
-// list. The e-mail is "" when none is on file; off the list it is there only for the
-// sake of a seat.
+// list. The e-mail is "" when none is on file; off the list it is there only for a
+// seat, or for money that may still make one.
 func (g *Gate) Candidate(ctx context.Context, code string) (c booking.Candidate, onTheList bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -30,7 +30,7 @@ func (l *ledger) staged(t *testing.T, token string, list []booking.Candidate) bo
 	if turn, err := l.BeginAllowlist(t.Context(), token, "a test"); err != nil || turn.Token != token {
 		t.Fatalf("begin: got %+v, %v, want the turn", turn, err)
 	}
-	if _, err := l.ClearAllowlist(t.Context(), token); err != nil {
+	if _, err := l.ClearAllowlist(t.Context(), token, false); err != nil {
 		t.Fatalf("clear: %v", err)
 	}
 	load, err := l.StageAllowlist(t.Context(), token, 1, list)
@@ -75,7 +75,7 @@ func TestAllowlist_EachStepRepeatedFindsItsOwnEffect(t *testing.T) {
 		wantErr(t, "the first chunk after the second", stage(1, list[:25])(), booking.ErrAllowlistTorn)
 		wantErr(t, "a chunk after one that never came", stage(4, list[25:])(), booking.ErrAllowlistTorn)
 		twice("swap", func() error { return second(l.SwapAllowlist(t.Context(), "A", 2, false)) })
-		twice("end", func() error { return l.EndAllowlist(t.Context(), "A") })
+		twice("end", func() error { return l.EndAllowlist(t.Context(), "A", false) })
 		if got, listed, err := l.Candidate(t.Context(), code(5)); got.Email != "another@example.org" || !listed || err != nil {
 			t.Errorf("changed candidate: got %+v, %t, %v", got, listed, err)
 		}
@@ -96,12 +96,12 @@ func TestAllowlist_StepOfAnotherLoadChangesNothing(t *testing.T) {
 			for name, call := range map[string]func() error{
 				"stage": func() error { return second(l.StageAllowlist(t.Context(), "A", 2, candidates(40))) },
 				"swap":  func() error { return second(l.SwapAllowlist(t.Context(), "A", 1, true)) },
-				"clear": func() error { return second(l.ClearAllowlist(t.Context(), "A")) },
+				"clear": func() error { return second(l.ClearAllowlist(t.Context(), "A", false)) },
 				"leave": func() error { return l.LeaveAllowlist(t.Context(), "A") },
 			} {
 				wantErr(t, what+": "+name, call(), booking.ErrAllowlistTurn)
 			}
-			if err := l.EndAllowlist(t.Context(), "A"); err != nil {
+			if err := l.EndAllowlist(t.Context(), "A", false); err != nil {
 				t.Errorf("%s: end: %v, want that another sees to it", what, err)
 			}
 			if after := l.state(t); after != before {
@@ -119,7 +119,7 @@ func TestAllowlist_StepOfAnotherLoadChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantNothing("another has swapped")
-		if err := l.EndAllowlist(t.Context(), "B"); err != nil {
+		if err := l.EndAllowlist(t.Context(), "B", false); err != nil {
 			t.Fatal(err)
 		}
 		wantNothing("another has ended")
@@ -141,8 +141,8 @@ func TestAllowlist_UnknownChangesNothing(t *testing.T) {
 			"begin": func() error { return second(l.BeginAllowlist(t.Context(), "A", "a test")) },
 			"stage": func() error { return second(l.StageAllowlist(t.Context(), "A", 1, candidates(3))) },
 			"swap":  func() error { return second(l.SwapAllowlist(t.Context(), "A", 1, true)) },
-			"clear": func() error { return second(l.ClearAllowlist(t.Context(), "A")) },
-			"end":   func() error { return l.EndAllowlist(t.Context(), "A") },
+			"clear": func() error { return second(l.ClearAllowlist(t.Context(), "A", false)) },
+			"end":   func() error { return l.EndAllowlist(t.Context(), "A", false) },
 			"leave": func() error { return l.LeaveAllowlist(t.Context(), "A") },
 		} {
 			wantErr(t, name, call(), booking.ErrLedgerUnknown)
@@ -163,7 +163,7 @@ func TestAllowlist_EveryAnswerRaisesTheReplicationOffset(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"running":         func() error { return second(l.BeginAllowlist(t.Context(), "B", "another")) },
 		"superseded":      func() error { return l.LeaveAllowlist(t.Context(), "B") },
-		"ended":           func() error { return l.EndAllowlist(t.Context(), "B") },
+		"ended":           func() error { return l.EndAllowlist(t.Context(), "B", false) },
 		"repeated":        func() error { return second(l.StageAllowlist(t.Context(), "A", 1, candidates(25))) },
 		"torn":            func() error { return second(l.StageAllowlist(t.Context(), "A", 7, candidates(25))) },
 		"swap while open": func() error { return second(l.SwapAllowlist(t.Context(), "A", 1, false)) },

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
@@ -63,6 +64,12 @@ func NewClient(c ClientConfig) *redis.Client {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
+
+// Quiet has every Redis client of this process log nothing by itself: it writes a line
+// for each dial that fails, past the process's log, and the call's error says the same.
+// That is one setting for the whole process, so it is made where a process starts.
+// Safe to repeat and for concurrent use.
+func Quiet() { logging.Disable() }
 
 // maxLag is how far a replica may lag, in seconds, and still be one of those
 // that must acknowledge.

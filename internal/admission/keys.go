@@ -79,7 +79,8 @@ func (k Keys) levels(ids []string) []string {
 // hold is what every stash's key begins with.
 func (k Keys) hold() string { return k.prefix + "hold:" }
 
-// lists are the allowlist and all that loads of it leave.
+// lists are the allowlist and what loads of it leave, but for e-mails that are still
+// to be changed.
 func (k Keys) lists() []string {
-	return []string{k.valid(), k.load(), k.next(), k.nextEmail(), k.old(), k.changed(), k.kept()}
+	return []string{k.valid(), k.next(), k.nextEmail(), k.old(), k.kept()}
 }

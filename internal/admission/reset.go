@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -19,15 +20,23 @@ var (
 	purgeScript = newScript("purge", lua.Purge)
 )
 
-// What refuses the end of a sale; nothing was changed then.
-var (
+// What refuses the end of a sale; nothing was changed then. Each is booking.ErrNotEnded.
+const (
 	// ErrStillOpen: booking is open, or an opening is scheduled.
-	ErrStillOpen = errors.New("booking is open, or an opening is scheduled: close it first")
+	ErrStillOpen = endRefusal("booking is open, or an opening is scheduled: close it first")
 	// ErrUnderWay: a rebuild or a load of the allowlist has begun and is not finished.
-	ErrUnderWay = errors.New("a rebuild or a load of the allowlist is under way or half done: finish it first")
+	ErrUnderWay = endRefusal("a rebuild or a load of the allowlist is under way or half done: finish it first")
 	// ErrMoved: the ledger is not as it was seen.
-	ErrMoved = errors.New("the ledger has changed since it was looked at: run it again")
+	ErrMoved = endRefusal("the ledger has changed since it was looked at: run it again")
 )
+
+// endRefusal is a reason not to end a sale.
+type endRefusal string
+
+func (e endRefusal) Error() string { return string(e) }
+
+// Is tells that it is booking.ErrNotEnded.
+func (e endRefusal) Is(target error) bool { return target == booking.ErrNotEnded }
 
 // Reset ends the sale of epoch and begins one of next on the same ledger, in one
 // acknowledged step: every row, every look and every count is gone, booking is
@@ -50,7 +59,7 @@ func (g *Gate) Reset(ctx context.Context, epoch, next string, seen int) error {
 			g.keys.load(), g.keys.changed(), g.keys.total()), g.keys.levels(ids)...)
 		a, err := g.change(ctx, resetScript, keys, append([]any{epoch, next, seen}, anys(ids)...)...)
 		if err != nil {
-			return err
+			return notMade(err)
 		}
 		switch a.word {
 		case "reset":
@@ -62,6 +71,14 @@ func (g *Gate) Reset(ctx context.Context, epoch, next string, seen int) error {
 		}
 	}
 	return fmt.Errorf("reset: the sale's levels were changed meanwhile: %w", ErrMoved)
+}
+
+// notMade is booking.ErrNotEnded, too, where a step came too late and was not made.
+func notMade(err error) error {
+	if errors.Is(err, ErrExpired) {
+		return fmt.Errorf("%w: %w", booking.ErrNotEnded, err)
+	}
+	return err
 }
 
 // endError is what a script that ends a sale answers when it may not.
@@ -120,15 +137,28 @@ func (g *Gate) CountPersonal(ctx context.Context) (booking.PersonalKeys, error) 
 }
 
 // PurgePersonal deletes them, in acknowledged steps of a few hundred: the allowlist,
-// what loads of it have left, every e-mail on file and every stash. It is refused
-// with ErrStillOpen, ErrUnderWay and, while the ledger of epoch has seats or is
-// another one, ErrMoved. What was deleted before an error stays so: repeat it.
-func (g *Gate) PurgePersonal(ctx context.Context, epoch string) (booking.PersonalKeys, error) {
-	return g.personal(ctx, func(keys []string) (int, error) {
-		all := append(append(g.keys.base(), g.keys.open(), g.keys.opensAt(), g.keys.load()), keys...)
-		a, err := g.change(ctx, purgeScript, all, epoch)
+// what loads of it have left, every e-mail on file and every stash. Meanwhile it has
+// the turn to load the allowlist, whose lease of 30 s each step renews, so that no list
+// is put in force whose e-mails then go. It is refused with ErrStillOpen, with
+// ErrUnderWay, also when the turn is another's or was lost, and, while the ledger of
+// epoch has seats or is another one, with ErrMoved. What was deleted before an error
+// stays so: repeat it.
+func (g *Gate) PurgePersonal(ctx context.Context, epoch string) (p booking.PersonalKeys, err error) {
+	token := rand.Text()
+	turn, err := g.BeginAllowlist(ctx, token, "a purge")
+	switch {
+	case err != nil:
+		g.leavePurge(ctx, token) // it may have been taken
+		return p, fmt.Errorf("purge: %w", err)
+	case turn.Token != token:
+		return p, fmt.Errorf("purge: by %s since %s: %w", turn.Who, turn.Since.Format(time.RFC3339), ErrUnderWay)
+	}
+	k := g.keys
+	p, err = g.personal(ctx, func(keys []string) (int, error) {
+		all := append(append(k.base(), k.open(), k.opensAt(), k.load(), k.changed(), k.rebuild()), keys...)
+		a, err := g.change(ctx, purgeScript, all, epoch, token, loadLease.Milliseconds())
 		if err != nil {
-			return 0, err
+			return 0, notMade(err)
 		}
 		if a.word != "purged" {
 			return 0, endError(purgeScript, a)
@@ -139,6 +169,23 @@ func (g *Gate) PurgePersonal(ctx context.Context, epoch string) (booking.Persona
 		}
 		return n, nil
 	})
+	if err == nil {
+		// With all lists gone, nothing of a load is left to be seen to.
+		_, err = g.loadStep(ctx, allowlistTurnScript, token, nil, "ended", "end")
+	}
+	if err != nil {
+		g.leavePurge(ctx, token)
+	}
+	return p, err
+}
+
+// leavePurge gives the turn up when a purge breaks off; where that fails it lapses.
+func (g *Gate) leavePurge(ctx context.Context, token string) {
+	ctx, cancel := bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	if err := g.LeaveAllowlist(ctx, token); err != nil && !errors.Is(err, booking.ErrAllowlistTurn) {
+		g.log.WarnContext(ctx, "the turn to load the allowlist could not be given back; it lapses by itself", "error", err)
+	}
 }
 
 // personal hands the keys to do, a few hundred at a time, and adds up what it says.

@@ -16,6 +16,13 @@ type AllowlistLoad struct {
 	Swapped bool
 	// Left: this load, or one before it, has left something to clear away.
 	Left bool
+	// Of is who had put the list in force that an earlier load left, "" when none did,
+	// and OfSince since when that one had the turn.
+	Of      string
+	OfSince time.Time
+	// Half: e-mails of the list in force are still to be changed, and booking cannot be
+	// opened. Read by LoadUnfinished alone.
+	Half bool
 	// Open: booking is open.
 	Open bool
 	// Listed is how many were on the list in force when it began to stage.

@@ -16,8 +16,21 @@ const EpochMarkVersion = 1
 type EpochMark struct {
 	Version int    `json:"v"`
 	Epoch   string `json:"epoch"`
-	// At is the ledger's clock when its ledger began.
+	// At is the ledger's clock when its ledger began, or when it was chosen.
 	At time.Time `json:"at"`
+	// Chosen: a person has said that this sale runs, and no other that the store knew
+	// of at that time, though it be a later one.
+	Chosen bool `json:"chosen,omitempty"`
+}
+
+// NewerThan tells whether the mark is of a later sale than a ledger of that epoch: then
+// Redis has lost an acknowledged reset, if the mark was read first, since a reset
+// writes the ledger first.
+func (m EpochMark) NewerThan(epoch string) bool { return m.Epoch > epoch }
+
+// Equal tells whether both say the same.
+func (m EpochMark) Equal(o EpochMark) bool {
+	return m.Version == o.Version && m.Epoch == o.Epoch && m.At.Equal(o.At) && m.Chosen == o.Chosen
 }
 
 // Validate tells whether the mark can be one of ours; it says why not.
@@ -31,6 +44,19 @@ func (m EpochMark) Validate() error {
 		return errors.New("epoch mark: at is missing")
 	}
 	return nil
+}
+
+// Chooses tells a store whether a person's choice, made over the mark that was seen,
+// replaces this one: not when it is there already. ErrNotOwner when neither of the two
+// is this one.
+func (m EpochMark) Chooses(seen, choice EpochMark) (bool, error) {
+	switch {
+	case m.Equal(choice):
+		return false, nil
+	case !m.Equal(seen):
+		return false, fmt.Errorf("epoch %s was marked since it was looked at: %w", m.Epoch, ErrNotOwner)
+	}
+	return true, nil
 }
 
 // NextEpoch makes the identity of a sale that follows another: it sorts behind that
@@ -78,6 +104,10 @@ func (n *Notification) Purge() (bool, error) {
 	n.Invoice, n.Reference = "", ""
 	return changed, nil
 }
+
+// ErrNotEnded says that the ledger refused to end a sale, or a step of its purge, and
+// that nothing was changed by that step.
+var ErrNotEnded = errors.New("the ledger has refused, and nothing was changed")
 
 // Ending is what must be quiet in Redis before a sale may end, as it was at one
 // moment.

@@ -37,6 +37,9 @@ const (
 	// KindPaidRecord: a PAID record whose row is not paid, by an acknowledged
 	// answer. Redis has lost time, and booking is closed.
 	KindPaidRecord Kind = "paid_record_without_paid_row"
+	// KindResetLost: the store has the mark of a later sale than the ledger's, by an
+	// acknowledged answer. Redis has lost a reset, and booking is closed.
+	KindResetLost Kind = "reset_lost"
 	// KindForgotten: the row had forgotten a payment that its record knows, and
 	// was settled again.
 	KindForgotten Kind = "forgotten_payment"
@@ -66,14 +69,14 @@ const (
 // Kinds lists them all.
 func Kinds() []Kind {
 	return []Kind{
-		KindPaidRecord, KindForgotten, KindHeldRecord, KindTwoLive, KindNoRecord, KindState, KindNotLooked,
+		KindPaidRecord, KindResetLost, KindForgotten, KindHeldRecord, KindTwoLive, KindNoRecord, KindState, KindNotLooked,
 		KindTooLate, KindCounter, KindOverCap, KindUnreadable,
 	}
 }
 
 // certain kinds are not a glimpse of something on its way, and alarm at once.
 func (k Kind) certain() bool {
-	return k == KindPaidRecord || k == KindForgotten || k == KindOverCap
+	return k == KindPaidRecord || k == KindResetLost || k == KindForgotten || k == KindOverCap
 }
 
 const (
@@ -172,19 +175,32 @@ func (r *Reconciler) CrossCheck(ctx context.Context) (Checked, error) {
 		r.Log.ErrorContext(ctx, "store and ledger differ in more places than are told one by one: run the audit", "differences", c.untold)
 	}
 	r.seen, r.counted = c.after, c.out.Found
-	for _, kind := range Kinds() {
-		r.metrics.mismatch.WithLabelValues(string(kind)).Set(float64(c.out.Found[kind]))
-	}
+	r.metrics.checked(c.out.Found, err == nil)
 	return c.out, err
 }
 
 func (c *check) run(ctx context.Context) error {
-	var err error
+	// Before the ledger's epoch: a reset writes them the other way round.
+	mark, err := c.Store.EpochMark(ctx)
+	switch {
+	case errors.Is(err, booking.ErrUnreadable):
+		c.found(ctx, KindUnreadable, "mark", "error", err)
+	case err != nil && !errors.Is(err, booking.ErrNotFound):
+		return fmt.Errorf("cross-check: %w", err)
+	}
 	if c.epoch, err = c.Ledger.Epoch(ctx); err != nil {
 		return fmt.Errorf("cross-check: %w", err)
 	}
 	if c.now, err = c.Ledger.Now(ctx); err != nil {
 		return fmt.Errorf("cross-check: %w", err)
+	}
+	lost := mark.NewerThan(c.epoch)
+	if lost {
+		action, err := c.resetLost(ctx, mark)
+		if err != nil {
+			action = "failed"
+		}
+		c.did(action, err)
 	}
 	c.restore(ctx)
 	if err := c.records(ctx); err != nil {
@@ -193,8 +209,26 @@ func (c *check) run(ctx context.Context) error {
 	if err := c.rows(ctx); err != nil {
 		return errors.Join(c.problems, err)
 	}
-	c.askEnded(ctx)
+	if !lost { // what has ended under another sale is not brought back into this one
+		c.askEnded(ctx)
+	}
 	return c.problems
+}
+
+// resetLost closes booking in a sale that an acknowledged reset has ended, where a
+// failover has brought it back: its seats may be the next sale's. It rests on an
+// acknowledged answer, since an old primary does not know of the reset either.
+func (c *check) resetLost(ctx context.Context, mark booking.EpochMark) (string, error) {
+	if err := c.Ledger.Acknowledges(ctx); err != nil {
+		return "", fmt.Errorf("look whether redis has lost a reset: %w", err)
+	}
+	if epoch, err := c.Ledger.Epoch(ctx); err != nil || epoch != c.epoch {
+		return "moved", err
+	}
+	if c.found(ctx, KindResetLost, mark.Epoch, "epoch", c.epoch, "begun", mark.Epoch, "at", mark.At) {
+		c.Log.ErrorContext(ctx, "redis has lost time: the sale in the ledger was ended by a reset; booking is being closed, and stays so until the ledger is rebuilt")
+	}
+	return "lost_time", c.close(ctx)
 }
 
 // restore has lists made again that a lost Redis has forgotten. Where it fails the

@@ -3,7 +3,9 @@ package reconcile_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
 	"holdfast/internal/reconcile"
+	store "holdfast/internal/store/sqlite"
 )
 
 // check lets time pass, then has everything compared.
@@ -381,6 +384,106 @@ func TestHole15_PaidRecordWithoutItsRowClosesBooking(t *testing.T) {
 	}
 }
 
+// marks is a store in which an operator has reset the sale when the mark is read.
+type marks struct {
+	reconcile.Store
+	reset func()
+}
+
+func (m marks) EpochMark(ctx context.Context) (booking.EpochMark, error) {
+	m.reset()
+	return m.Store.EpochMark(ctx)
+}
+
+// A failover has lost an acknowledged reset: Redis is back in the sale that it ended,
+// and would sell its seats again.
+func TestCrossCheck_AResetThatRedisHasLostClosesBooking(t *testing.T) {
+	w := inProcess(t)
+	records, err := store.Open(t.Context(), w.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	begin := func(epoch string) {
+		t.Helper()
+		if err := records.MarkEpoch(t.Context(), booking.EpochMark{Version: booking.EpochMarkVersion, Epoch: epoch, At: w.Clock.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(bookingtest.Epoch)
+	w.wantCheck(t, 0, nil)
+	next := booking.NextEpoch(bookingtest.Epoch, w.Clock.Now())
+	begin(next)
+	if err := w.Ledger.OpenAt(t.Context(), w.Clock.Now().Add(-time.Minute)); err != nil { // also a scheduled opening is closed
+		t.Fatal(err)
+	}
+	changed := w.changed.Load()
+	w.wantCheck(t, 0, []string{"lost_time"}, reconcile.KindResetLost)
+	w.wantOpen(t, false)
+	if got := w.log.take(); len(got) != 2 || w.changed.Load() == changed {
+		t.Errorf("alarms: got %v, want the difference, and that booking is closed", got)
+	}
+	if err := w.Ledger.Open(t.Context()); err != nil { // whoever opens it all the same
+		t.Fatal(err)
+	}
+	w.wantCheck(t, 5*time.Minute, []string{"lost_time"}, reconcile.KindResetLost)
+	w.wantOpen(t, false)
+	if got := w.log.take(); len(got) != 0 {
+		t.Errorf("alarms of the second check: got %v, want none again", got)
+	}
+	if err := w.rdb.Set(t.Context(), prefix+"adm:epoch", next, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	w.wantCheck(t, 0, nil)
+}
+
+// A reset that is made while the check looks is no loss: it writes the ledger first.
+func TestCrossCheck_AResetMeanwhileIsNoLoss(t *testing.T) {
+	w := inProcess(t)
+	next := booking.NextEpoch(bookingtest.Epoch, w.Clock.Now())
+	records, err := store.Open(t.Context(), w.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	w.deps.Store = marks{w.Store, func() {
+		if err := w.rdb.Set(t.Context(), prefix+"adm:epoch", next, 0).Err(); err != nil {
+			t.Error(err)
+		}
+		if err := records.MarkEpoch(t.Context(), booking.EpochMark{Version: booking.EpochMarkVersion, Epoch: next, At: w.Clock.Now()}); err != nil {
+			t.Error(err)
+		}
+	}}
+	w.sweeper = w.another(t)
+	w.wantCheck(t, 0, nil)
+	w.wantCheck(t, 0, nil)
+	w.wantOpen(t, true)
+}
+
+// On a primary whose replica does not answer nothing is known, and nobody is admitted.
+func TestCrossCheck_ALostResetRestsOnAcknowledgedAnswers(t *testing.T) {
+	w := onPair(t)
+	records, err := store.Open(t.Context(), w.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	if err := records.MarkEpoch(t.Context(), booking.EpochMark{
+		Version: booking.EpochMarkVersion, Epoch: booking.NextEpoch(bookingtest.Epoch, w.Clock.Now()), At: w.Clock.Now(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.pair.Replicas[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.sweeper.CrossCheck(t.Context())
+	wantErr(t, "cross-check", err, booking.ErrNotAcknowledged)
+	if got.Found[reconcile.KindResetLost] != 0 || got.Actions["lost_time"] != 0 {
+		t.Errorf("cross-check: got %+v, want nothing decided", got)
+	}
+	w.wantOpen(t, true)
+}
+
 // gauge reads one series of a gauge by its only label.
 func gauge(t *testing.T, reg prometheus.Gatherer, name, label string) float64 {
 	t.Helper()
@@ -399,18 +502,93 @@ func gauge(t *testing.T, reg prometheus.Gatherer, name, label string) float64 {
 	return 0
 }
 
-func TestMetrics_EveryKindOfDifferenceIsThereFromTheStart(t *testing.T) {
-	w := empty(t)
-	reg := prometheus.NewRegistry()
-	w.deps.Registerer = reg
-	if _, err := reconcile.New(w.deps); err != nil {
+// unreadStore is a booking store whose records can be read, or cannot.
+type unreadStore struct {
+	reconcile.Store
+	down bool
+}
+
+func (s *unreadStore) Records(ctx context.Context) iter.Seq2[booking.Record, error] {
+	if s.down {
+		return func(yield func(booking.Record, error) bool) { yield(booking.Record{}, errDown) }
+	}
+	return s.Store.Records(ctx)
+}
+
+var errDown = errors.New("the store is down")
+
+// A zero that nobody has seen would say that store and ledger agree.
+func TestCrossCheck_ShowsOnlyWhatItKnows(t *testing.T) {
+	w := inProcess(t)
+	reg, store := prometheus.NewRegistry(), &unreadStore{Store: w.deps.Store}
+	w.deps.Registerer, w.deps.Store = reg, store
+	r, err := reconcile.New(w.deps)
+	if err != nil {
 		t.Fatal(err)
 	}
+	b := w.Held(t, 1, "N1")
+	forgotten := w.Row(t, b.Code)
+	w.pays(t, b)
+	w.putRow(t, b.Code, forgotten)
+
+	none := map[string]float64{}
+	every := map[string]float64{}
 	for _, kind := range reconcile.Kinds() {
-		if got := gauge(t, reg, "holdfast_ledger_mismatch", string(kind)); got != 0 {
-			t.Errorf("%s: got %v, want 0", kind, got)
+		every[string(kind)] = 0
+	}
+	every[string(reconcile.KindForgotten)] = 1
+	known := map[string]float64{string(reconcile.KindForgotten): 1}
+	var last float64
+	for _, step := range []struct {
+		name  string
+		check bool
+		down  bool
+		want  map[string]float64
+		moves bool // when the last whole check was
+	}{
+		{name: "before any check", want: none},
+		{name: "a check that cannot read the store", check: true, down: true, want: none},
+		{name: "a whole one", check: true, want: every, moves: true},
+		{name: "the store is down again", check: true, down: true, want: known},
+	} {
+		store.down = step.down
+		if step.check {
+			if _, err := r.CrossCheck(t.Context()); errors.Is(err, errDown) != step.down || (err != nil) != step.down {
+				t.Errorf("%s: got %v, want an error %t", step.name, err, step.down)
+			}
+		}
+		if diff := cmp.Diff(step.want, series(t, reg, "holdfast_ledger_mismatch")); diff != "" {
+			t.Errorf("%s: differences shown (-want +got):\n%s", step.name, diff)
+		}
+		at := series(t, reg, "holdfast_cross_check_last_success_timestamp_seconds")[""]
+		if (at > last) != step.moves {
+			t.Errorf("%s: last whole check: got %v after %v, want it to move %t", step.name, at, last, step.moves)
+		}
+		last = at
+	}
+}
+
+// series reads a gauge's series by their only label; "" is one without.
+func series(t *testing.T, reg prometheus.Gatherer, name string) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() != name {
+				continue
+			}
+			label := ""
+			if len(m.GetLabel()) > 0 {
+				label = m.GetLabel()[0].GetValue()
+			}
+			all[label] = m.GetGauge().GetValue()
 		}
 	}
+	return all
 }
 
 func TestCrossCheck_SeatPaidByAnotherTransactionClosesBooking(t *testing.T) {

@@ -76,6 +76,8 @@ type Store interface {
 	PutHeld(ctx context.Context, r booking.Record) (booking.Record, bool, error)
 	Record(ctx context.Context, candidateHash, attempt string) (booking.Record, error)
 	Records(ctx context.Context) iter.Seq2[booking.Record, error]
+	// EpochMark is the latest epoch that a reset has begun; booking.ErrNotFound.
+	EpochMark(ctx context.Context) (booking.EpochMark, error)
 }
 
 // Ended notes in a RELEASED record when the gateway was asked about its payment, on
@@ -154,7 +156,6 @@ const (
 	// in a row a sweep gives up, since something that all rows need is down.
 	pageWidths, hopelessWidths = 4, 2
 
-	lookLimit  = 3               // extensions in doubt before a human is called
 	unfinished = 5 * time.Minute // between two "payer not finished" that are final together
 )
 
@@ -690,7 +691,7 @@ func (r *Reconciler) doubt(ctx context.Context, d booking.DueRow, cause error) (
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
-	if d.Row.Looks >= lookLimit {
+	if d.Row.Looks >= booking.DoubtLooks {
 		r.Log.ErrorContext(ctx, "payment in doubt: its seat is kept until someone decides",
 			"attempt", d.Row.Attempt, "payment", d.Row.Payment, "extensions", d.Row.Looks, "error", cause)
 		r.keep(ctx, booking.CandidateHash(d.Code), d.Row.Attempt)

@@ -35,6 +35,7 @@ type desk struct {
 	rdb    *redis.Client
 	prefix string
 	clock  *bookingtest.Clock
+	sold   sold
 }
 
 var desks atomic.Int64
@@ -75,7 +76,9 @@ func (d *desk) connect(t *testing.T, addr string, acks int) {
 		t.Fatal(err)
 	}
 	d.faults = new(bookingtest.Faults)
-	d.Ops = &saleops.Ops{Ledger: bookingtest.Ledger{LedgerDriver: d.gate, Faults: d.faults}, Log: slog.New(slog.DiscardHandler)}
+	d.Ops = &saleops.Ops{
+		Ledger: bookingtest.Ledger{LedgerDriver: d.gate, Faults: d.faults}, Store: &d.sold, Queue: &d.sold, Log: slog.New(slog.DiscardHandler),
+	}
 }
 
 // onDesks runs the test in-process and on a replicated server of each engine.
@@ -416,6 +419,7 @@ func TestLoadAllowlist_UnknownEpochStagesNothing(t *testing.T) {
 type killed struct {
 	at   int
 	kept bool
+	end  func() // ends the process's context: the dead repeat nothing
 
 	mu   sync.Mutex
 	sent int
@@ -452,6 +456,7 @@ func (k *killed) pass(send func() error, cmds ...redis.Cmder) error {
 	if n == k.at && k.kept {
 		_ = send()
 	}
+	k.end()
 	for _, cmd := range cmds {
 		cmd.SetErr(gone)
 	}
@@ -487,8 +492,10 @@ func atEveryStep(t *testing.T, first int, fresh func(t *testing.T) (d, victim *d
 	for _, kept := range []bool{false, true} {
 		for at := first; ; at++ {
 			d, victim := fresh(t)
-			victim.rdb.AddHook(&killed{at: at, kept: kept})
-			_, err := victim.LoadAllowlist(t.Context(), list(cs), opts)
+			ctx, end := context.WithCancel(t.Context())
+			victim.rdb.AddHook(&killed{at: at, kept: kept, end: end})
+			_, err := victim.LoadAllowlist(ctx, list(cs), opts)
+			end()
 			what := fmt.Sprintf("killed at command %d, sent %t", at, kept)
 			if err == nil {
 				if at < first+15 {
@@ -680,33 +687,136 @@ func TestLoadAllowlist_OneThatLapsedDoesNotDisturbTheOther(t *testing.T) {
 
 func TestLoadAllowlist_NotAcknowledgedSaysSoAndARepeatCompletes(t *testing.T) {
 	t.Parallel()
-	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
-		pair := e.Pair(t)
-		for op, says := range map[bookingtest.Op]string{
-			bookingtest.OpBeginAllowlist: "nothing was changed",
-			bookingtest.OpStageAllowlist: "nothing was changed",
-			bookingtest.OpSwapAllowlist:  "nobody knows",
-			bookingtest.OpEndAllowlist:   "the list is in force",
-		} {
+	for op, says := range map[bookingtest.Op]string{
+		bookingtest.OpBeginAllowlist: "nothing was changed",
+		bookingtest.OpStageAllowlist: "nothing was changed",
+		bookingtest.OpSwapAllowlist:  "nobody knows",
+		bookingtest.OpEndAllowlist:   "the list is in force",
+	} {
+		t.Run(strings.ReplaceAll(string(op), " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			pair := testenv.Pair(t)
 			d := newDesk(t, pair.Primary.Addr(), 1)
 			d.mustLoad(t, before(), saleops.AllowlistOptions{})
+			var frozen time.Time
 			d.faults.Before(op, func() {
 				if err := pair.Replicas[0].Freeze(); err != nil {
 					t.Error(err)
 				}
+				frozen = time.Now()
 			})
 			did, err := d.LoadAllowlist(t.Context(), list(after()), saleops.AllowlistOptions{})
+			took := time.Since(frozen)
 			wantErr(t, string(op), err, booking.ErrNotAcknowledged)
 			if !strings.Contains(fmt.Sprint(err), says) || did.Applied != (op == bookingtest.OpEndAllowlist) {
-				t.Errorf("%s: got %v, applied %t, want it to say %q", op, err, did.Applied, says)
+				t.Errorf("got %v, applied %t, want it to say %q", err, did.Applied, says)
+			}
+			// Its patience, the last try, and a word to give the turn up.
+			if took < 3*time.Second || took > 8*time.Second {
+				t.Errorf("it gave up after %s, want it to try for some seconds and no longer", took)
 			}
 			if err := pair.Replicas[0].Thaw(); err != nil {
 				t.Fatal(err)
 			}
-			d.mustLoad(t, after(), saleops.AllowlistOptions{})
+			persists(t, "run again", func() error {
+				_, err := d.LoadAllowlist(t.Context(), list(after()), saleops.AllowlistOptions{})
+				return err
+			})
 			d.wantList(t, after())
+		})
+	}
+}
+
+// ledgerSteps are the steps of a load, in their order.
+var ledgerSteps = []bookingtest.Op{
+	bookingtest.OpBeginAllowlist, bookingtest.OpClearAllowlist, bookingtest.OpStageAllowlist, bookingtest.OpSwapAllowlist, bookingtest.OpEndAllowlist,
+}
+
+// wantAfter wants the load to have gone through with the figures of after() over
+// before().
+func (d *desk) wantAfter(t *testing.T, did saleops.AllowlistReport, err error) {
+	t.Helper()
+	want := saleops.AllowlistReport{Rows: 620, Added: 10, Removed: 10, Changed: 10, Unchanged: 600, Applied: true}
+	if diff := cmp.Diff(want, did); diff != "" || err != nil {
+		t.Errorf("load: %v, report (-want +got):\n%s", err, diff)
+	}
+	d.wantList(t, after())
+}
+
+func TestLoadAllowlist_ReplicaThatComesBackIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, op := range ledgerSteps {
+		t.Run(strings.ReplaceAll(string(op), " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			pair := testenv.Pair(t)
+			d := newDesk(t, pair.Primary.Addr(), 1)
+			d.mustLoad(t, before(), saleops.AllowlistOptions{})
+			if op == bookingtest.OpStageAllowlist {
+				d.faults.Before(op, func() {}) // at the second chunk
+			}
+			thawed := make(chan error, 1)
+			d.faults.Before(op, func() {
+				if err := pair.Replicas[0].Freeze(); err != nil {
+					t.Error(err)
+				}
+				time.AfterFunc(2*time.Second, func() { thawed <- pair.Replicas[0].Thaw() })
+			})
+			did, err := d.LoadAllowlist(t.Context(), list(after()), saleops.AllowlistOptions{})
+			select {
+			case err := <-thawed:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Error("the load ended before the replica was back")
+			}
+			d.wantAfter(t, did, err)
+		})
+	}
+}
+
+func TestLoadAllowlist_CutConnectionIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for i, op := range ledgerSteps {
+		t.Run(strings.ReplaceAll(string(op), " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := testenv.Engines()[0].Shard(t, 1)
+			d := newDesk(t, s.Front.Addr(), 1)
+			d.mustLoad(t, before(), saleops.AllowlistOptions{})
+			d.faults.Before(op, func() {
+				if s.Front.Cut(); i%2 == 0 {
+					s.Front.DropReplies() // the step is made, and nobody hears of it
+				}
+				time.AfterFunc(2*time.Second, func() { s.Front.Forward(); s.Front.Reset() })
+			})
+			did, err := d.LoadAllowlist(t.Context(), list(after()), saleops.AllowlistOptions{})
+			d.wantAfter(t, did, err)
+		})
+	}
+}
+
+// A load whose caller stops waiting does not go on to the end of its patience.
+func TestLoadAllowlist_CallersEndIsNotWaitedThrough(t *testing.T) {
+	t.Parallel()
+	pair := testenv.Pair(t)
+	d := newDesk(t, pair.Primary.Addr(), 1)
+	d.mustLoad(t, before(), saleops.AllowlistOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended atomic.Int64
+	d.faults.Before(bookingtest.OpStageAllowlist, func() {
+		if err := pair.Replicas[0].Freeze(); err != nil {
+			t.Error(err)
 		}
+		time.AfterFunc(time.Second, func() { ended.Store(time.Now().UnixNano()); cancel() })
 	})
+	_, err := d.LoadAllowlist(ctx, list(after()), saleops.AllowlistOptions{})
+	if took := time.Since(time.Unix(0, ended.Load())); err == nil || took > 2500*time.Millisecond {
+		t.Errorf("got %v %s after the caller's end, want an error within 2.5 s", err, took)
+	}
+	if err := pair.Replicas[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	d.wantAfter(t, d.mustLoad(t, after(), saleops.AllowlistOptions{}), nil)
 }
 
 // A replica that has acknowledged takes over, before the swap, after it, or with part

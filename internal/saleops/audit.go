@@ -56,6 +56,7 @@ const (
 
 // The codes of the rules; they never change.
 const (
+	RuleEpoch      = "epoch"
 	RuleCaps       = "caps"
 	RuleCounters   = "counters"
 	RuleOneLive    = "one-live-booking"
@@ -111,9 +112,8 @@ func (r Report) any(v Verdict) bool {
 const (
 	// inFlight is the age below which a difference may be something on its way.
 	inFlight = 2 * time.Minute
-	// lookAgain is the longest that the reconciler puts a look off, doubtLooks how
-	// often it does so for a payment in doubt before it calls a human.
-	lookAgain, doubtLooks = 10 * time.Minute, 3
+	// lookAgain is the longest that the reconciler puts a look off.
+	lookAgain = 10 * time.Minute
 	// A difference counts when every reading shows it. They are as far apart as a
 	// status.json may be behind.
 	auditReadings = 3
@@ -124,6 +124,7 @@ const (
 
 // rules in the order they are told.
 var rules = []struct{ code, text string }{
+	{RuleEpoch, "the ledger is of the sale that was begun last"},
 	{RuleCaps, "no more seats than a cap"},
 	{RuleCounters, "counters are what the rows add up to"},
 	{RuleOneLive, "one live booking a candidate"},
@@ -209,6 +210,7 @@ type finding struct{ rule, text string }
 // reading is everything as it was read once.
 type reading struct {
 	now           time.Time
+	mark          booking.EpochMark // zero when no sale was reset
 	epoch         string
 	sale          booking.Sale
 	figures       booking.Figures
@@ -264,8 +266,18 @@ func (o *Ops) read(ctx context.Context, opts AuditOptions) (*reading, error) {
 		findings: map[string]finding{}, inFlight: map[string]int{}, overdue: map[booking.Phase]int{},
 	}
 	var err error
+	// The mark before the epoch: a reset writes them the other way round.
+	switch r.mark, err = o.Store.EpochMark(ctx); {
+	case errors.Is(err, booking.ErrUnreadable):
+		r.bad(RuleUnreadable, "mark", "%v", err)
+	case err != nil && !errors.Is(err, booking.ErrNotFound):
+		return nil, err
+	}
 	if r.epoch, err = o.Ledger.Epoch(ctx); err != nil {
 		return nil, err
+	}
+	if r.mark.NewerThan(r.epoch) {
+		r.bad(RuleEpoch, r.mark.Epoch, "the ledger is of epoch %s, and epoch %s was begun at %s: Redis has lost that reset", r.epoch, r.mark.Epoch, r.mark.At.UTC().Format(time.RFC3339))
 	}
 	if r.sale, err = o.Ledger.Sale(ctx); err != nil {
 		return nil, fmt.Errorf("the running sale: %w", err)
@@ -620,11 +632,11 @@ func (r *reading) lookedAt() {
 		if missed != "" {
 			r.bad(RuleLookedAt, row.Attempt, "row %s of %s is %s, and %s", row.Attempt, code, row.Phase, missed)
 		}
-		if row.Phase == booking.PhasePaid || (row.Looks == 0 && !row.Doubt) {
+		if !row.InDoubt() {
 			continue
 		}
 		r.doubts++
-		if row.Looks > doubtLooks {
+		if row.ForAPerson() {
 			r.called++
 		}
 		if missed != "" {
@@ -748,6 +760,11 @@ func (r *reading) perLevel(a, b int, of func(l booking.LevelFigures, rows int) (
 // figure is the number behind a rule.
 func (r *reading) figure(rule string, opts AuditOptions, unanswered int) string {
 	switch rule {
+	case RuleEpoch:
+		if r.mark.Epoch == "" {
+			return fmt.Sprintf("ledger %s, no sale was reset", r.epoch)
+		}
+		return fmt.Sprintf("ledger %s, begun last %s", r.epoch, r.mark.Epoch)
 	case RuleCaps:
 		return "rows/cap " + r.perLevel(r.rowsN, r.counted.Cap, func(l booking.LevelFigures, rows int) (int, int) { return rows, l.Cap })
 	case RuleCounters:
@@ -796,7 +813,7 @@ func (r *reading) figure(rule string, opts AuditOptions, unanswered int) string 
 		}
 		return fmt.Sprintf("%d to be looked at, %s", r.looksN, strings.Join(late, ", "))
 	case RuleDoubt:
-		return fmt.Sprintf("%d seats in doubt, %d of them after more than %d extensions, %d not asked about in time", r.doubts, r.called, doubtLooks, r.forgotten)
+		return fmt.Sprintf("%d seats in doubt, %d of them after more than %d extensions, %d not asked about in time", r.doubts, r.called, booking.DoubtLooks, r.forgotten)
 	case RuleMoney:
 		asked := "the gateway was not asked"
 		if opts.Gateway {

@@ -59,9 +59,11 @@ const PurgeAtLeast = 48 * time.Hour
 
 // PurgeOptions say what goes.
 type PurgeOptions struct {
-	// OlderThan is how long ago what goes must have ended; PurgeAtLeast at least.
+	// OlderThan is how long ago what goes must have ended; PurgeAtLeast at least. What
+	// Redis keeps goes whole, once the youngest booking of any sale is that old.
 	OlderThan time.Duration
-	// KeepCandidates leaves allowlist and e-mails, which may be the next event's.
+	// KeepCandidates leaves allowlist, e-mails and stashes: the first may be the next
+	// event's.
 	KeepCandidates bool
 }
 
@@ -109,9 +111,10 @@ func (p *Purger) Plan(ctx context.Context, opts PurgeOptions) (PurgePlan, error)
 }
 
 // Carry purges what was shown: the running sale's seats first, as a reset ends
-// them, then what Redis has under candidates' names, then the store. ErrNotOver and
-// ErrSeenOtherwise refuse it, and nothing was changed. After any other error what is
-// told has gone, and the rest is there: run it again until it is done.
+// them, then what Redis has under candidates' names, then the store. ErrNotOver,
+// ErrSeenOtherwise and, of the ledger, booking.ErrNotEnded refuse it; where nothing was
+// changed, nothing of Purged is set. After any other error what is told has gone, and
+// the rest is there: run it again until it is done.
 func (p *Purger) Carry(ctx context.Context, seen PurgePlan, opts PurgeOptions) (Purged, error) {
 	plan, rows, err := p.look(ctx, opts)
 	if err != nil {
@@ -124,7 +127,10 @@ func (p *Purger) Carry(ctx context.Context, seen PurgePlan, opts PurgeOptions) (
 		return Purged{}, fmt.Errorf("purge: %d bookings are paid in epoch %s, and %d in epoch %s were shown: %w", plan.Paid, plan.Epoch, seen.Paid, seen.Epoch, ErrSeenOtherwise)
 	}
 	out, err := p.walk(ctx, plan, opts, realPurge{p, rows})
-	if err != nil {
+	switch {
+	case errors.Is(err, booking.ErrNotEnded) && out == (Purged{Epoch: plan.Epoch}): // by its first step
+		return Purged{}, fmt.Errorf("purge: %w", err)
+	case err != nil:
 		return out, fmt.Errorf("purge: %w", err)
 	}
 	return out, nil
@@ -143,24 +149,38 @@ func (p *Purger) look(ctx context.Context, opts PurgeOptions) (PurgePlan, int, e
 	}
 	plan := PurgePlan{ResetPlan: reset, Before: reset.At.Add(-opts.OlderThan)}
 	var held places
-	var youngest time.Time
+	var last, youngest time.Time // booking of the running sale, of any sale
 	for rec, err := range p.Store.Records(ctx) {
 		switch {
 		case errors.Is(err, booking.ErrUnreadable): // told already
 		case err != nil:
 			return PurgePlan{}, 0, fmt.Errorf("purge: %w", err)
-		case rec.State == booking.StateHeld && rec.Epoch != plan.Epoch: // the others are told already
-			held.add(rec.Attempt)
-		case rec.Epoch == plan.Epoch && endOf(rec).After(youngest):
-			youngest = endOf(rec)
+		case rec.State == booking.StateHeld:
+			if rec.Epoch != plan.Epoch { // the others are told already
+				held.add(rec.Attempt)
+			}
+		default:
+			if end := endOf(rec); end.After(youngest) {
+				youngest = end
+			}
+			if end := endOf(rec); rec.Epoch == plan.Epoch && end.After(last) {
+				last = end
+			}
 		}
 	}
 	if held.n > 0 {
 		plan.Against = append(plan.Against, fmt.Sprintf("%d records of earlier sales are HELD: end them with seatctl bookings resolve (attempts %s)", held.n, &held))
 	}
-	if rows > 0 && !youngest.Before(plan.Before) {
-		plan.Against = append(plan.Against, fmt.Sprintf("the running sale's last booking ended at %s, less than %s ago: it may be purged from %s on",
-			youngest.UTC().Format(time.RFC3339), opts.OlderThan, youngest.Add(opts.OlderThan).UTC().Format(time.RFC3339)))
+	against := func(end time.Time, format string) {
+		plan.Against = append(plan.Against, fmt.Sprintf(format,
+			end.UTC().Format(time.RFC3339), opts.OlderThan, end.Add(opts.OlderThan).UTC().Format(time.RFC3339)))
+	}
+	switch {
+	case rows > 0 && !last.Before(plan.Before):
+		against(last, "the running sale's last booking ended at %s, less than %s ago: it may be purged from %s on")
+	case !opts.KeepCandidates && !youngest.Before(plan.Before):
+		// Redis does not say which sale an e-mail or a stash is of.
+		against(youngest, "a booking ended at %s, less than %s ago, and money for it may still come: what Redis keeps may be purged from %s on; what is older in the store goes now with --keep-candidates")
 	}
 	if plan.Refunds > 0 {
 		plan.Against = append(plan.Against, fmt.Sprintf("%d refunds are not done: seatctl refunds list", plan.Refunds))

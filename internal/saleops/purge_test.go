@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"holdfast/internal/admission"
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
 	"holdfast/internal/saleops"
@@ -173,6 +174,73 @@ func TestPurge_OfAnEarlierSaleLeavesTheYounger(t *testing.T) {
 	if err != nil || did.Records != 3 || did.Kept != 1 || did.Seats != 0 {
 		t.Errorf("purged: got %+v, %v, want the three old records gone and the young one kept", did, err)
 	}
+}
+
+// Money of a booking that has lapsed, or whose sale was reset, may still come: what it
+// needs in Redis stays as long as its record does.
+func TestPurge_LeavesRedisWhileABookingIsYoung(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T) *world{
+		"AllLapsed": func(t *testing.T) *world {
+			w := open(t)
+			w.Held(t, 1, "N1")
+			w.sweep(t, booking.DefaultHold+time.Minute)
+			must(t, w.Ledger.Close(t.Context()))
+			return w
+		},
+		"Reset": func(t *testing.T) *world {
+			w, _, _ := over(t)
+			mustReset(t, w.resetter(t))
+			return w
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := prepare(t)
+			w.Clock.Advance(time.Minute)
+			p := w.purger(t)
+			opts := saleops.PurgeOptions{OlderThan: month}
+			before := w.everything(t)
+			plan := mustPlanPurge(t, p, opts)
+			if err := plan.Over(); !errors.Is(err, saleops.ErrNotOver) || !strings.Contains(err.Error(), "may be purged from") || !strings.Contains(err.Error(), "--keep-candidates") {
+				t.Errorf("plan: got %v, want that it says when, and what may go before", err)
+			}
+			if _, err := p.Carry(t.Context(), plan, opts); !errors.Is(err, saleops.ErrNotOver) {
+				t.Errorf("purge: got %v, want ErrNotOver", err)
+			}
+			if diff := cmp.Diff(before, w.everything(t)); diff != "" {
+				t.Errorf("what is stored (-before +after):\n%s", diff)
+			}
+			keep := saleops.PurgeOptions{OlderThan: month, KeepCandidates: true}
+			if did, err := p.Carry(t.Context(), mustPlanPurge(t, p, keep), keep); err != nil || did.Records != 0 || did.Kept == 0 {
+				t.Errorf("purge of the store alone: got %+v, %v, want the young records kept", did, err)
+			}
+			w.Clock.Advance(month)
+			if did, err := p.Carry(t.Context(), mustPlanPurge(t, p, opts), opts); err != nil || did.Emails != 20 || did.Records == 0 {
+				t.Errorf("a month later: got %+v, %v, want everything gone", did, err)
+			}
+		})
+	}
+}
+
+// A load that comes between look and purge: nothing was begun, and that is said.
+func TestPurge_RefusedByTheLedgerHasDoneNothing(t *testing.T) {
+	w, p := past(t)
+	mustReset(t, w.resetter(t))
+	opts := saleops.PurgeOptions{OlderThan: month}
+	plan := mustPlanPurge(t, p, opts)
+	p.Ledger = loading{w.gate(t)}
+	if did, err := p.Carry(t.Context(), plan, opts); !errors.Is(err, booking.ErrNotEnded) || did != (saleops.Purged{}) {
+		t.Errorf("purge: got %+v, %v, want a refusal and nothing done", did, err)
+	}
+}
+
+// loading is a ledger whose allowlist somebody begins to load in the last moment.
+type loading struct{ *admission.Gate }
+
+func (l loading) PurgePersonal(ctx context.Context, epoch string) (booking.PersonalKeys, error) {
+	if _, err := l.BeginAllowlist(ctx, "L", "somebody"); err != nil {
+		return booking.PersonalKeys{}, err
+	}
+	return l.Gate.PurgePersonal(ctx, epoch)
 }
 
 func TestPurge_RefusesWhatIsNotFinished(t *testing.T) {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"holdfast/internal/booking"
@@ -18,7 +21,8 @@ type ResetLedger interface {
 	Rows(ctx context.Context) iter.Seq2[booking.DueRow, error]
 	Ending(ctx context.Context) (booking.Ending, error)
 	// Reset makes a ledger of that many rows, all paid, an empty one of the next epoch,
-	// in one acknowledged step. Safe to repeat.
+	// in one acknowledged step. After booking.ErrNotEnded nothing was changed; after any
+	// other error it may have been. Safe to repeat.
 	Reset(ctx context.Context, epoch, next string, seen int) error
 }
 
@@ -29,8 +33,10 @@ type ResetStore interface {
 	OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error]
 	// EpochMark is the latest epoch that was begun; booking.ErrNotFound.
 	EpochMark(ctx context.Context) (booking.EpochMark, error)
-	// MarkEpoch keeps the later of two epochs. Safe to repeat.
+	// MarkEpoch keeps the later of two epochs, ChooseEpoch puts any in place of the one
+	// that was seen, or none; booking.ErrNotOwner. Safe to repeat.
 	MarkEpoch(ctx context.Context, m booking.EpochMark) error
+	ChooseEpoch(ctx context.Context, seen, m booking.EpochMark) error
 }
 
 // Resetter begins a sale anew.
@@ -69,6 +75,9 @@ type ResetPlan struct {
 	Unmarked bool
 	// Against says what stands against the end of the sale, and what to do about it.
 	Against []string
+	// latest is the latest epoch of a record: not the running one when a person has
+	// chosen an earlier sale.
+	latest string
 }
 
 // Over is nil when nothing stands against the end of the sale; else ErrNotOver.
@@ -116,7 +125,7 @@ func (r *Resetter) look(ctx context.Context) (p ResetPlan, rows int, err error) 
 		against("booking is scheduled to open at %s: close it (seatctl close)", quiet.OpensAt.UTC().Format(time.RFC3339))
 	}
 	if quiet.UnderWay {
-		against("a rebuild or a load of the allowlist has begun and is not finished: finish it first")
+		against("a rebuild or a load of the allowlist has begun and is not finished: finish it first; the turn of a load or a purge that was killed lapses within 30 s")
 	}
 	// The queue first: what leaves it meanwhile is in the store.
 	switch err := (&Ops{Queue: r.Queue}).drained(ctx); {
@@ -170,6 +179,7 @@ func (r *Resetter) records(ctx context.Context, p *ResetPlan, against func(strin
 	paid, earlier := map[string]string{}, false
 	var held, unreadable places
 	for rec, err := range r.Store.Records(ctx) {
+		p.latest = max(p.latest, booking.AttemptEpoch(rec.Attempt))
 		switch {
 		case errors.Is(err, booking.ErrUnreadable):
 			unreadable.add(rec.Attempt)
@@ -194,7 +204,7 @@ func (r *Resetter) records(ctx context.Context, p *ResetPlan, against func(strin
 		return nil, err
 	}
 	p.Unmarked = earlier && mark.Epoch < p.Epoch
-	if mark.Epoch > p.Epoch {
+	if mark.NewerThan(p.Epoch) {
 		against("the store says that epoch %s was begun at %s, and Redis has the earlier %s: it has lost time, so rebuild it", mark.Epoch, mark.At.Format(time.RFC3339), p.Epoch)
 	}
 	return paid, nil
@@ -291,10 +301,11 @@ type ResetDone struct {
 
 // Carry ends the sale as it was seen, and begins it anew: the ledger first, by one
 // acknowledged step, then its mark in the store, so that a rebuild does not bring
-// the ended sale back. ErrNotOver and ErrSeenOtherwise refuse it, and nothing was
-// changed. After any other error Begun, if set, may have begun: run it again. A
-// run that breaks off between the two steps leaves a ledger that is whole; the next
-// run ends that one, which has sold nothing, in the same way.
+// the ended sale back. ErrNotOver, ErrSeenOtherwise and, of the ledger itself,
+// booking.ErrNotEnded refuse it: nothing was changed, and nothing of ResetDone is set.
+// After any other error Begun, if set, may have begun: run it again. A run that breaks
+// off between the two steps leaves a ledger that is whole; the next run ends that one,
+// which has sold nothing, in the same way.
 func (r *Resetter) Carry(ctx context.Context, seen ResetPlan) (ResetDone, error) {
 	p, rows, err := r.look(ctx)
 	if err != nil {
@@ -306,9 +317,12 @@ func (r *Resetter) Carry(ctx context.Context, seen ResetPlan) (ResetDone, error)
 	if p.Epoch != seen.Epoch || p.Sale != seen.Sale || p.Paid != seen.Paid {
 		return ResetDone{}, fmt.Errorf("reset: %d bookings are paid in epoch %s, and %d in epoch %s were shown: %w", p.Paid, p.Epoch, seen.Paid, seen.Epoch, ErrSeenOtherwise)
 	}
-	next := booking.NextEpoch(p.Epoch, p.At)
+	next := booking.NextEpoch(max(p.Epoch, p.latest), p.At)
 	out := ResetDone{Ended: p.Epoch, Begun: next, Forgotten: p.Paid}
-	if err := r.Ledger.Reset(ctx, p.Epoch, next, rows); err != nil {
+	switch err := r.Ledger.Reset(ctx, p.Epoch, next, rows); {
+	case errors.Is(err, booking.ErrNotEnded):
+		return ResetDone{}, err
+	case err != nil:
 		return out, err
 	}
 	if out.At, err = r.Ledger.Now(ctx); err != nil {
@@ -318,4 +332,50 @@ func (r *Resetter) Carry(ctx context.Context, seen ResetPlan) (ResetDone, error)
 		return out, fmt.Errorf("the ledger is reset, the store does not know it yet: run it again: %w", err)
 	}
 	return out, nil
+}
+
+// ErrNoSuchEpoch refuses to choose a sale that the store knows nothing of.
+var ErrNoSuchEpoch = errors.New("the store has no record and no mark of this epoch")
+
+// Choose writes down which sale a person says is the running one, for a Redis that is
+// lost: a rebuild takes it, this one and any later one, until a reset begins another.
+// What other sales have sold by now is then nobody's seat. It refuses with ErrNotLost
+// while the ledger is another sale's, with ErrNotDrained, and with ErrNoSuchEpoch; then
+// nothing was changed. Safe to repeat, also while the ledger is that very sale's.
+func (r *Resetter) Choose(ctx context.Context, epoch string) error {
+	switch there, err := r.Ledger.Epoch(ctx); {
+	case err == nil && there == epoch:
+		return nil // an earlier run has come so far
+	case err == nil:
+		return fmt.Errorf("choose epoch %s: it is of epoch %s: %w", epoch, there, ErrNotLost)
+	case !errors.Is(err, booking.ErrLedgerUnknown):
+		return fmt.Errorf("choose epoch %s: %w", epoch, err)
+	}
+	if err := (&Ops{Queue: r.Queue}).drained(ctx); err != nil {
+		return fmt.Errorf("choose epoch %s: %w", epoch, err)
+	}
+	mark, err := r.Store.EpochMark(ctx)
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		return fmt.Errorf("choose epoch %s: %w", epoch, err)
+	}
+	known := map[string]struct{}{}
+	if mark.Epoch != "" {
+		known[mark.Epoch] = struct{}{}
+	}
+	for rec, err := range r.Store.Records(ctx) {
+		switch {
+		case err == nil:
+			known[rec.Epoch] = struct{}{}
+		case !errors.Is(err, booking.ErrUnreadable): // the rebuild tells of those
+			return fmt.Errorf("choose epoch %s: %w", epoch, err)
+		}
+	}
+	if _, is := known[epoch]; !is {
+		return fmt.Errorf("choose epoch %.40q: %w; it has these: %s", epoch, ErrNoSuchEpoch, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+	}
+	now, err := r.Ledger.Now(ctx)
+	if err != nil {
+		return fmt.Errorf("choose epoch %s: %w", epoch, err)
+	}
+	return r.Store.ChooseEpoch(ctx, mark, booking.EpochMark{Version: booking.EpochMarkVersion, Epoch: epoch, At: now, Chosen: true})
 }

@@ -3,6 +3,7 @@ package saleops_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -334,6 +335,37 @@ func TestReset_NotAcknowledgedIsRunAgain(t *testing.T) {
 	w.wantClean(t, did.Begun)
 }
 
+// reopened is a ledger whose booking somebody opens in the last moment.
+type reopened struct{ *admission.Gate }
+
+func (o reopened) Reset(ctx context.Context, epoch, next string, seen int) error {
+	if err := o.Open(ctx); err != nil {
+		return err
+	}
+	return o.Gate.Reset(ctx, epoch, next, seen)
+}
+
+// A refused run says nothing that somebody could take for the beginning of a sale.
+func TestReset_RefusedByTheLedgerNamesNoEpoch(t *testing.T) {
+	w, p := past(t)
+	seen := mustPlan(t, w.resetter(t))
+	r := w.resetter(t)
+	r.Ledger = reopened{w.gate(t)}
+	if did, err := r.Carry(t.Context(), seen); !errors.Is(err, booking.ErrNotEnded) || did != (saleops.ResetDone{}) {
+		t.Errorf("reset: got %+v, %v, want a refusal and nothing done", did, err)
+	}
+	must(t, w.Ledger.Close(t.Context()))
+	opts := saleops.PurgeOptions{OlderThan: month}
+	plan := mustPlanPurge(t, p, opts)
+	p.Ledger = reopened{w.gate(t)}
+	if did, err := p.Carry(t.Context(), plan, opts); !errors.Is(err, booking.ErrNotEnded) || did != (saleops.Purged{}) {
+		t.Errorf("purge: got %+v, %v, want a refusal and nothing done", did, err)
+	}
+	if epoch, err := w.Ledger.Epoch(t.Context()); err != nil || epoch != bookingtest.Epoch {
+		t.Errorf("epoch: got %s, %v, want %s as before", epoch, err, bookingtest.Epoch)
+	}
+}
+
 // Redis loses the reset and sells on under the epoch that it ended.
 func TestRebuild_TwoRunningSalesAreForAPerson(t *testing.T) {
 	w, _, _ := over(t)
@@ -350,4 +382,126 @@ func TestRebuild_TwoRunningSalesAreForAPerson(t *testing.T) {
 	_, err := w.ops.Rebuild(t.Context(), big())
 	wantErr(t, "rebuild", err, saleops.ErrTwoSales)
 	w.wantLost(t)
+}
+
+// lostReset is a ledger that a failover took back to before an acknowledged reset,
+// whose mark is in the store, and late money that got its seat there since.
+func lostReset(t *testing.T) (w *world, begun string) {
+	t.Helper()
+	w, _, lapsed := over(t)
+	begun = booking.NextEpoch(bookingtest.Epoch, w.Clock.Now())
+	must(t, w.records(t).MarkEpoch(t.Context(), booking.EpochMark{Version: booking.EpochMarkVersion, Epoch: begun, At: w.Clock.Now()}))
+	w.Clock.Advance(time.Minute)
+	w.Gateway.Complete(lapsed.Payment.ID)
+	charge, err := w.Gateway.Query(t.Context(), lapsed.Payment.ID)
+	must(t, err)
+	must(t, w.settler.Confirm(t.Context(), lapsed.Code, lapsed.Record, charge))
+	w.Background.Wait()
+	w.sweep(t, 2*time.Minute)
+	w.Want(t, lapsed, booking.PhasePaid, booking.StatePaid)
+	return w, begun
+}
+
+func TestAudit_TellsTheSaleThatWasBegunLast(t *testing.T) {
+	w, _, _ := over(t)
+	mustReset(t, w.resetter(t))
+	report := w.audit(t, saleops.AuditOptions{})
+	wantBroken(t, report)
+	mark, err := w.records(t).EpochMark(t.Context())
+	must(t, err)
+	if got := rule(t, report, saleops.RuleEpoch).Figure; !strings.Contains(got, mark.Epoch) {
+		t.Errorf("figure: got %q, want the epoch that was begun last, %s", got, mark.Epoch)
+	}
+}
+
+func TestAudit_SaysThatRedisHasLostAReset(t *testing.T) {
+	w, begun := lostReset(t)
+	report := w.audit(t, saleops.AuditOptions{})
+	wantBroken(t, report, saleops.RuleEpoch)
+	if got := rule(t, report, saleops.RuleEpoch).Broken; len(got) != 1 || !strings.Contains(got[0], begun) || !strings.Contains(got[0], bookingtest.Epoch) {
+		t.Errorf("broken: got %q, want both epochs", got)
+	}
+}
+
+// Nobody may lose a paid seat because nobody looked who paid after the reset.
+func TestRebuild_MoneyOfAnEndedSaleAfterItsResetIsForAPerson(t *testing.T) {
+	w, begun := lostReset(t)
+	w.lose(t)
+	_, err := w.ops.Rebuild(t.Context(), big())
+	wantErr(t, "rebuild", err, saleops.ErrTwoSales)
+	if text := fmt.Sprint(err); !strings.Contains(text, begun) || !strings.Contains(text, bookingtest.Epoch) || !strings.Contains(text, "--epoch") {
+		t.Errorf("rebuild: got %q, want both epochs and how to choose", text)
+	}
+	w.wantLost(t)
+}
+
+func TestChoose_TheRebuildTakesTheSaleThatAPersonNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		epoch func(begun string) string
+		paid  int
+	}{
+		"TheOneThatTheResetEnded": {func(string) string { return bookingtest.Epoch }, 3},
+		"TheOneThatItBegan":       {func(begun string) string { return begun }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, begun := lostReset(t)
+			epoch := c.epoch(begun)
+			w.lose(t)
+			r := w.resetter(t)
+			for range 2 { // a run that broke off after it is repeated
+				must(t, r.Choose(t.Context(), epoch))
+			}
+			for range 2 { // and a later loss needs no second word
+				if out := w.mustRebuild(t); out.Epoch != epoch || out.Paid != c.paid {
+					t.Errorf("rebuilt: got %+v, want the %d paid seats of epoch %s", out, c.paid, epoch)
+				}
+				w.wantClean(t, epoch)
+				w.lose(t)
+			}
+			w.mustRebuild(t)
+			did := mustReset(t, r)
+			w.lose(t)
+			if out := w.mustRebuild(t); out.Epoch != did.Begun || out.Total != 0 {
+				t.Errorf("rebuilt after the reset: got %+v, want epoch %s without a seat", out, did.Begun)
+			}
+		})
+	}
+}
+
+// The later sale has sold seats before Redis fell back to the earlier one, and the
+// earlier one is chosen.
+func TestChoose_TheEarlierSaleStaysChosenThoughTheLaterHasRecords(t *testing.T) {
+	w, _, _ := over(t)
+	r := w.resetter(t)
+	later := mustReset(t, r).Begun
+	late(t, w, func() { w.pays(t, w.Held(t, 9, "N1")) })
+	w.sweep(t, time.Minute)
+	w.lose(t)
+	must(t, r.Choose(t.Context(), bookingtest.Epoch))
+	if out := w.mustRebuild(t); out.Epoch != bookingtest.Epoch || out.Paid != 2 {
+		t.Errorf("rebuilt: got %+v, want the two paid seats of epoch %s", out, bookingtest.Epoch)
+	}
+	w.wantClean(t, bookingtest.Epoch)
+	w.Clock.Advance(-365 * 24 * time.Hour) // the next epoch sorts behind both all the same
+	if did := mustReset(t, r); did.Begun <= later {
+		t.Errorf("reset after it: got epoch %s, want a later one than %s", did.Begun, later)
+	}
+}
+
+func TestChoose_Refuses(t *testing.T) {
+	w, begun := lostReset(t)
+	r := w.resetter(t)
+	wantErr(t, "while the ledger is there", r.Choose(t.Context(), begun), saleops.ErrNotLost)
+	must(t, r.Choose(t.Context(), bookingtest.Epoch)) // it is that one: nothing to do
+	if mark, err := w.records(t).EpochMark(t.Context()); err != nil || mark.Epoch != begun {
+		t.Errorf("mark: got %+v, %v, want it as it was", mark, err)
+	}
+	w.lose(t)
+	err := r.Choose(t.Context(), booking.NewEpoch(w.Clock.Now()))
+	wantErr(t, "an epoch of nothing", err, saleops.ErrNoSuchEpoch)
+	if !strings.Contains(err.Error(), begun) || !strings.Contains(err.Error(), bookingtest.Epoch) {
+		t.Errorf("an epoch of nothing: got %v, want those that there are", err)
+	}
+	must(t, w.queue.Send(t.Context(), "0000", "id", []byte("{}")))
+	wantErr(t, "with messages on their way", r.Choose(t.Context(), begun), saleops.ErrNotDrained)
 }

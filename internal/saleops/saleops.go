@@ -45,7 +45,8 @@ type Store interface {
 	Refunds(ctx context.Context) iter.Seq2[booking.Refund, error]
 	OpenNotifications(ctx context.Context) iter.Seq2[booking.Notification, error]
 	Release(ctx context.Context, seen booking.Record, reason string, at time.Time) error
-	// EpochMark is the latest epoch that a reset has begun; booking.ErrNotFound.
+	// EpochMark is the latest epoch that a reset has begun, or the one that a person has
+	// chosen since; booking.ErrNotFound.
 	EpochMark(ctx context.Context) (booking.EpochMark, error)
 }
 
@@ -267,15 +268,18 @@ func (o *Ops) acknowledge(ctx context.Context, sale booking.Sale, epoch string) 
 }
 
 // latestEpoch is the epoch of the newest attempt, or the one that a reset has begun
-// since: the running sale's. A refund may outlive every record of its sale.
+// since: the running sale's. A refund may outlive every record of its sale. Of what was
+// there when a person chose a sale, that choice counts alone.
 func (o *Ops) latestEpoch(ctx context.Context, back refunds, out *Rebuilt) (string, error) {
 	mark, err := o.Store.EpochMark(ctx)
 	if err != nil && !errors.Is(err, booking.ErrNotFound) {
 		return "", err
 	}
 	epoch := mark.Epoch
-	for _, r := range back {
-		epoch = max(epoch, booking.AttemptEpoch(r.Attempt))
+	if !mark.Chosen {
+		for _, r := range back {
+			epoch = max(epoch, booking.AttemptEpoch(r.Attempt))
+		}
 	}
 	for rec, err := range o.Store.Records(ctx) {
 		if errors.Is(err, booking.ErrUnreadable) {
@@ -286,17 +290,26 @@ func (o *Ops) latestEpoch(ctx context.Context, back refunds, out *Rebuilt) (stri
 		if err != nil {
 			return "", fmt.Errorf("scan records: %w", err)
 		}
-		if rec.Epoch < mark.Epoch && rec.AdmittedAt.After(mark.At) {
+		if sold := latest(rec.AdmittedAt, rec.PaidAt); mark.NewerThan(rec.Epoch) && sold.After(mark.At) {
 			// Redis lost the reset and went on with the sale that it ended.
-			return "", fmt.Errorf("rebuild: a reset began epoch %s at %s, and attempt %s of the sale before was admitted at %s: a person must say which sale runs: %w",
-				mark.Epoch, mark.At.Format(time.RFC3339), rec.Attempt, rec.AdmittedAt.Format(time.RFC3339), ErrTwoSales)
+			return "", fmt.Errorf("rebuild: epoch %s was begun at %s, and attempt %s of epoch %s got its seat at %s: a person must say which sale runs, with --epoch (docs/runbooks/rebuild.md): %w",
+				mark.Epoch, mark.At.Format(time.RFC3339), rec.Attempt, rec.Epoch, sold.Format(time.RFC3339), ErrTwoSales)
 		}
-		epoch = max(epoch, rec.Epoch)
+		if !mark.Chosen || rec.AdmittedAt.After(mark.At) {
+			epoch = max(epoch, rec.Epoch)
+		}
 	}
 	if epoch == "" && out.Unreadable == 0 {
 		return "", errors.New("rebuild: the store has no record; apply the sale as a first one")
 	}
 	return epoch, nil
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // seats picks the record that is each candidate's seat: the paid one, else the

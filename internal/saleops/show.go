@@ -69,6 +69,9 @@ type ShownAttempt struct {
 	Notifications []booking.Notification `json:"notifications"`
 	// History is the operator's log of it, oldest first.
 	History []booking.LogEntry `json:"history"`
+	// Unknown are the places that could not be asked about it: what they do not say is
+	// not "none".
+	Unknown []string `json:"unknown,omitempty"`
 }
 
 // ShownBooking is what is known of a candidate's bookings.
@@ -85,12 +88,34 @@ type ShownBooking struct {
 	Look time.Time    `json:"look,omitzero"`
 	// Attempts are newest first.
 	Attempts []ShownAttempt `json:"attempts"`
-	// Queue are the queue's figures; Dead are the candidate's dead letters, by attempt.
-	Queue booking.QueueStats `json:"queue"`
-	Dead  []string           `json:"dead"`
-	// NotSeen says what could not be read.
+	// Queue are the queue's figures, nil when unknown; Dead are the candidate's dead
+	// letters, by attempt.
+	Queue *booking.QueueStats `json:"queue"`
+	Dead  []string            `json:"dead"`
+	// Unknown are the parts that could not be read: nothing in them is not "none".
+	Unknown []string `json:"unknown,omitempty"`
+	// NotSeen says what could not be read, and why.
 	NotSeen []string `json:"not_seen"`
 }
+
+// What can be unknown of a booking.
+const (
+	UnknownEpoch   = "epoch"
+	UnknownSeat    = "seat"
+	UnknownEmail   = "email"
+	UnknownLook    = "look"
+	UnknownRecords = "records"
+	UnknownQueue   = "queue"
+)
+
+// What can be unknown of an attempt.
+const (
+	UnknownRow     = "row"
+	UnknownRecord  = "record"
+	UnknownStash   = "stash"
+	UnknownGateway = "gateway"
+	UnknownRefunds = "refunds"
+)
 
 // Differs tells whether any two places do.
 func (b ShownBooking) Differs() bool {
@@ -102,54 +127,83 @@ func (b ShownBooking) Differs() bool {
 // deadSeen is how many dead letters are looked through for one candidate's.
 const deadSeen = 1000
 
+// showing is one look under way.
+type showing struct {
+	*ShownBooking
+	code string
+	recs []booking.Record
+	// lost: Redis is empty, and what it does not have says nothing.
+	lost bool
+}
+
+// miss notes what could not be read, and what is unknown by that. Nil and
+// booking.ErrNotFound are answers.
+func (w *showing) miss(what string, err error, unknown ...string) {
+	if err != nil && !errors.Is(err, booking.ErrNotFound) {
+		w.NotSeen = append(w.NotSeen, fmt.Sprintf("%s: %v", what, err))
+		w.Unknown = append(w.Unknown, unknown...)
+	}
+}
+
 // Show reads everything that is known of a candidate's bookings, or of the one
 // attempt that is named, and changes nothing. What could not be read is told in
-// NotSeen. booking.ErrNotFound when there is neither row nor record; any other error
-// says that nothing could be read.
+// NotSeen and Unknown. booking.ErrNotFound when there is neither row nor record, both
+// having been read; any other error says that nothing could be read.
 func (s *Shower) Show(ctx context.Context, code, attempt string) (ShownBooking, error) {
-	hash := booking.CandidateHash(code)
-	out := ShownBooking{CandidateHash: hash}
-	miss := func(what string, err error) {
-		if err != nil && !errors.Is(err, booking.ErrNotFound) {
-			out.NotSeen = append(out.NotSeen, fmt.Sprintf("%s: %v", what, err))
-		}
-	}
-	recs, recErr := s.Store.RecordsOf(ctx, hash)
-	miss("records", recErr)
-	row, now, err := s.Ledger.Row(ctx, code)
-	miss("row", err)
-	if err == nil {
-		out.Seat = &row
-	}
-	if recErr != nil && len(recs) == 0 && err != nil && !errors.Is(err, booking.ErrNotFound) {
-		return out, errors.Join(recErr, err)
+	out := ShownBooking{CandidateHash: booking.CandidateHash(code)}
+	w := &showing{ShownBooking: &out, code: code}
+	var recErr error
+	w.recs, recErr = s.Store.RecordsOf(ctx, out.CandidateHash)
+	w.miss("records", recErr, UnknownRecords)
+	now, rowErr := s.ledger(ctx, w)
+	if recErr != nil && len(w.recs) == 0 && rowErr != nil && !errors.Is(rowErr, booking.ErrNotFound) {
+		return out, errors.Join(recErr, rowErr)
 	}
 	if out.At = now.UTC(); now.IsZero() {
-		now, err = s.Ledger.Now(ctx)
-		miss("the ledger's clock", err)
+		now, err := s.Ledger.Now(ctx)
+		w.miss("the ledger's clock", err)
 		out.At = now.UTC()
 	}
-	out.Epoch, err = s.Ledger.Epoch(ctx)
-	miss("epoch", err)
-	out.Email, err = s.Ledger.Email(ctx, code)
-	miss("e-mail on file", err)
-	looks, err := s.Ledger.Looks(ctx, []string{code})
-	miss("next look", err)
-	out.Look = looks[code]
-	s.queue(ctx, hash, &out, miss)
+	s.queue(ctx, w)
 
-	for _, id := range attemptsOf(out.Seat, recs) {
+	for _, id := range attemptsOf(out.Seat, w.recs) {
 		if attempt != "" && id != attempt {
 			continue
 		}
-		out.Attempts = append(out.Attempts, s.attempt(ctx, id, code, &out, recs, miss))
+		out.Attempts = append(out.Attempts, s.attempt(ctx, w, id))
 	}
-	if len(out.Attempts) == 0 && recErr == nil && (out.Seat == nil || attempt != "") {
+	if len(out.Attempts) == 0 && recErr == nil && !slices.Contains(out.Unknown, UnknownSeat) && (out.Seat == nil || attempt != "") {
 		return out, booking.ErrNotFound
 	}
-	s.notifications(ctx, &out, miss)
-	s.history(ctx, &out, recs, miss)
+	s.notifications(ctx, w)
+	s.history(ctx, w)
 	return out, nil
+}
+
+// ledger reads what Redis has of the candidate; the error is the row's.
+func (s *Shower) ledger(ctx context.Context, w *showing) (now time.Time, rowErr error) {
+	epoch, epochErr := s.Ledger.Epoch(ctx)
+	row, now, rowErr := s.Ledger.Row(ctx, w.code)
+	if errors.Is(rowErr, booking.ErrLedgerUnknown) {
+		epochErr = rowErr
+	}
+	if w.lost = errors.Is(epochErr, booking.ErrLedgerUnknown); w.lost {
+		w.miss("row, e-mail on file, next look and stash", epochErr, UnknownEpoch, UnknownSeat, UnknownEmail, UnknownLook)
+		return now, epochErr
+	}
+	w.Epoch = epoch
+	w.miss("epoch", epochErr, UnknownEpoch)
+	w.miss("row", rowErr, UnknownSeat)
+	if rowErr == nil {
+		w.Seat = &row
+	}
+	var err error
+	w.Email, err = s.Ledger.Email(ctx, w.code)
+	w.miss("e-mail on file", err, UnknownEmail)
+	looks, err := s.Ledger.Looks(ctx, []string{w.code})
+	w.miss("next look", err, UnknownLook)
+	w.Look = looks[w.code]
+	return now, rowErr
 }
 
 // attemptsOf are the candidate's attempts that a record or the row names, newest
@@ -171,31 +225,48 @@ func attemptsOf(row *booking.Row, recs []booking.Record) []string {
 	return ids
 }
 
-func (s *Shower) queue(ctx context.Context, hash string, out *ShownBooking, miss func(string, error)) {
-	var err error
-	out.Queue, err = s.Queue.Stats(ctx)
-	miss("queue", err)
-	if err != nil || out.Queue.Dead == 0 {
+func (s *Shower) queue(ctx context.Context, w *showing) {
+	stats, err := s.Queue.Stats(ctx)
+	w.miss("queue", err, UnknownQueue)
+	if err != nil {
+		return
+	}
+	if w.Queue = &stats; stats.Dead == 0 {
 		return
 	}
 	dead, err := s.Queue.DeadLetters(ctx, deadSeen)
-	miss("dead letters", err)
+	if err == nil && len(dead) == deadSeen && stats.Dead > deadSeen {
+		err = fmt.Errorf("%d of %d were looked through", deadSeen, stats.Dead)
+	}
+	w.miss("dead letters", err)
 	for _, m := range dead {
-		if of, attempt, err := booking.ParseInvoice(m.DedupID); err == nil && of == hash {
-			out.Dead = append(out.Dead, attempt)
+		if of, attempt, err := booking.ParseInvoice(m.DedupID); err == nil && of == w.CandidateHash {
+			w.Dead = append(w.Dead, attempt)
 		}
 	}
 }
 
 // attempt puts side by side what each place says of one attempt.
-func (s *Shower) attempt(ctx context.Context, id, code string, out *ShownBooking, recs []booking.Record, miss func(string, error)) ShownAttempt {
-	a := ShownAttempt{Attempt: id, Earlier: booking.AttemptEpoch(id) != out.Epoch}
-	v := voices{}
-	if i := slices.IndexFunc(recs, func(r booking.Record) bool { return r.Attempt == id }); i >= 0 {
-		v.rec, a.Mail = &recs[i], recs[i].Mail
+func (s *Shower) attempt(ctx context.Context, w *showing, id string) ShownAttempt {
+	epochKnown := !slices.Contains(w.Unknown, UnknownEpoch)
+	a := ShownAttempt{Attempt: id, Earlier: epochKnown && booking.AttemptEpoch(id) != w.Epoch}
+	miss := func(what string, err error, place string) {
+		if err != nil && !errors.Is(err, booking.ErrNotFound) {
+			a.Unknown = append(a.Unknown, place)
+		}
+		w.miss(what, err)
 	}
-	if out.Seat != nil && out.Seat.Attempt == id {
-		v.row, a.Owns = out.Seat, true
+	v := voices{}
+	if i := slices.IndexFunc(w.recs, func(r booking.Record) bool { return r.Attempt == id }); i >= 0 {
+		v.rec, a.Mail = &w.recs[i], w.recs[i].Mail
+	} else if slices.Contains(w.Unknown, UnknownRecords) {
+		a.Unknown = append(a.Unknown, UnknownRecord)
+	}
+	if w.Seat != nil && w.Seat.Attempt == id {
+		v.row, a.Owns = w.Seat, true
+	}
+	if slices.Contains(w.Unknown, UnknownSeat) {
+		a.Unknown = append(a.Unknown, UnknownRow)
 	}
 	payment := ""
 	switch {
@@ -203,37 +274,59 @@ func (s *Shower) attempt(ctx context.Context, id, code string, out *ShownBooking
 		payment = v.row.Payment
 	case v.rec != nil:
 		payment = v.rec.PaymentID
-	case out.Seat != nil && out.Seat.Back != nil && out.Seat.Back.Attempt == id:
-		payment = out.Seat.Back.Payment
+	case w.Seat != nil && w.Seat.Back != nil && w.Seat.Back.Attempt == id:
+		payment = w.Seat.Back.Payment
 	}
-	if p, err := s.Ledger.PaymentOf(ctx, id); err == nil {
-		v.byAttempt, payment = &p, cmp.Or(payment, p.ID)
-	} else {
-		miss("stash of attempt "+id, err)
+	payment = s.stash(ctx, w.lost, id, payment, &v, miss)
+	if w.lost {
+		a.Unknown = append(a.Unknown, UnknownStash)
 	}
-	if payment != "" {
-		if is, err := s.Ledger.Issued(ctx, payment); err == nil {
-			v.byPayment = &is
-		} else {
-			miss("stash of payment "+payment, err)
+	switch {
+	case s.Gateway == nil:
+	case payment != "":
+		charge, err := s.Gateway.Query(ctx, payment)
+		if err == nil {
+			v.charge = &charge
 		}
-		if s.Gateway != nil {
-			charge, err := s.Gateway.Query(ctx, payment)
-			if err == nil {
-				v.charge = &charge
-			}
-			miss("gateway about payment "+payment, err)
-		}
+		miss("gateway about payment "+payment, err, UnknownGateway)
+	case len(a.Unknown) > 0: // its payment may be where nobody could look
+		a.Unknown = append(a.Unknown, UnknownGateway)
 	}
 	var err error
-	a.Refunds, err = s.Store.RefundsOf(ctx, out.CandidateHash, id)
-	miss("refunds of attempt "+id, err)
+	a.Refunds, err = s.Store.RefundsOf(ctx, w.CandidateHash, id)
+	miss("refunds of attempt "+id, err, UnknownRefunds)
 	v.refunds = a.Refunds
-	a.Fields = v.fields(id, code, payment, a.Earlier)
+	slices.Sort(a.Unknown)
+	a.Unknown = slices.Compact(a.Unknown)
+	v.unknown = a.Unknown
+	a.Fields = v.fields(id, w.code, payment, a.Earlier || !epochKnown)
 	return a
 }
 
-// voices are what the places say of one attempt; nil is silence.
+// stash reads what Redis keeps for an attempt and its payment, and returns that
+// payment's id.
+func (s *Shower) stash(ctx context.Context, lost bool, id, payment string, v *voices, miss func(what string, err error, place string)) string {
+	if lost {
+		return payment
+	}
+	p, err := s.Ledger.PaymentOf(ctx, id)
+	miss("stash of attempt "+id, err, UnknownStash)
+	if err == nil {
+		v.byAttempt, payment = &p, cmp.Or(payment, p.ID)
+	}
+	if payment == "" {
+		return ""
+	}
+	is, err := s.Ledger.Issued(ctx, payment)
+	miss("stash of payment "+payment, err, UnknownStash)
+	if err == nil {
+		v.byPayment = &is
+	}
+	return payment
+}
+
+// voices are what the places say of one attempt; nil is silence, which says nothing
+// where the place is unknown.
 type voices struct {
 	row       *booking.Row
 	rec       *booking.Record
@@ -241,6 +334,11 @@ type voices struct {
 	byPayment *booking.Issued
 	charge    *booking.Charge
 	refunds   []booking.Refund
+	unknown   []string
+}
+
+func (v voices) knows(places ...string) bool {
+	return !slices.ContainsFunc(places, func(p string) bool { return slices.Contains(v.unknown, p) })
 }
 
 func (v voices) fields(attempt, code, payment string, earlier bool) []Field {
@@ -361,7 +459,7 @@ func contradict(values ...string) bool {
 }
 
 // statesDiffer tells whether row, record and gateway stand where they cannot stand
-// together; of an ended sale there is no row.
+// together; of an ended sale there is no row. A place that is unknown stands anywhere.
 func (v voices) statesDiffer(earlier bool) bool {
 	state := booking.RecordState("")
 	if v.rec != nil {
@@ -375,9 +473,15 @@ func (v voices) statesDiffer(earlier bool) bool {
 	if v.charge != nil && v.charge.Status != booking.ChargeUnknown {
 		completed := v.charge.Status == booking.ChargeCompleted
 		back := slices.ContainsFunc(v.refunds, func(r booking.Refund) bool { return r.Transaction == v.charge.Transaction })
-		if completed && paid == back || !completed && paid {
-			return true // its money is neither a seat nor a refund, or both; or the seat has none
+		switch {
+		case completed && paid && back, !completed && paid:
+			return true // its money is both a seat and a refund; or the seat has none
+		case completed && !paid && !back && v.knows(UnknownRow, UnknownRecord, UnknownRefunds):
+			return true // its money is neither
 		}
+	}
+	if !v.knows(UnknownRow, UnknownRecord) {
+		return false
 	}
 	switch phase {
 	case "":
@@ -397,10 +501,10 @@ func (v voices) statesDiffer(earlier bool) bool {
 }
 
 // notifications finds the open ones about these attempts.
-func (s *Shower) notifications(ctx context.Context, out *ShownBooking, miss func(string, error)) {
+func (s *Shower) notifications(ctx context.Context, out *showing) {
 	for n, err := range s.Store.OpenNotifications(ctx) {
 		if err != nil {
-			miss("open notifications", err)
+			out.miss("open notifications", err)
 			if !errors.Is(err, booking.ErrUnreadable) {
 				return
 			}
@@ -420,12 +524,12 @@ func (s *Shower) notifications(ctx context.Context, out *ShownBooking, miss func
 
 // history finds what operators changed of these attempts. The log is read from the
 // first admission on.
-func (s *Shower) history(ctx context.Context, out *ShownBooking, recs []booking.Record, miss func(string, error)) {
+func (s *Shower) history(ctx context.Context, out *showing) {
 	if len(out.Attempts) == 0 {
 		return
 	}
 	since := out.At
-	for _, rec := range recs {
+	for _, rec := range out.recs {
 		if rec.AdmittedAt.Before(since) {
 			since = rec.AdmittedAt
 		}
@@ -453,7 +557,7 @@ func (s *Shower) history(ctx context.Context, out *ShownBooking, recs []booking.
 	delete(about, "")
 	for e, err := range s.Store.Log(ctx, since) {
 		if err != nil {
-			miss("operator's log", err)
+			out.miss("operator's log", err)
 			if !errors.Is(err, booking.ErrUnreadable) {
 				return
 			}

@@ -177,9 +177,72 @@ func TestShow_SaysWhatItCouldNotSee(t *testing.T) {
 	if err != nil || len(shown.NotSeen) != 3 || len(shown.Attempts) != 1 {
 		t.Errorf("show: got %+v, %v, want the attempt, and refunds, log and gateway not seen", shown, err)
 	}
+	if a := shown.Attempts[0]; !slices.Equal(a.Unknown, []string{saleops.UnknownGateway, saleops.UnknownRefunds}) || shown.Differs() {
+		t.Errorf("attempt: got %+v, want gateway and refunds unknown, and no difference", a)
+	}
+}
+
+// A Redis that was lost has no row, no address and no payment, and says so of none.
+func TestShow_ALostLedgerIsUnknownAndNotNone(t *testing.T) {
+	w := open(t)
+	held, paid := w.Held(t, 1, "N1"), w.Held(t, 2, "N1")
+	w.pays(t, paid)
 	w.lose(t)
-	shown, err = w.shower(t).Show(t.Context(), b.Code, "")
-	if err != nil || len(shown.Attempts) != 1 || len(shown.NotSeen) == 0 || shown.Seat != nil {
-		t.Errorf("show without Redis: got %+v, %v, want the record, and that the row was not seen", shown, err)
+	for _, b := range []bookingtest.Booking{held, paid} {
+		shown, err := w.shower(t).Show(t.Context(), b.Code, "")
+		if err != nil || len(shown.Attempts) != 1 || len(shown.NotSeen) != 1 || !strings.Contains(shown.NotSeen[0], "no epoch") {
+			t.Fatalf("show: got %+v, %v, want the attempt of the record, and that there is no epoch", shown, err)
+		}
+		want := []string{saleops.UnknownEpoch, saleops.UnknownSeat, saleops.UnknownEmail, saleops.UnknownLook}
+		if !slices.Equal(shown.Unknown, want) {
+			t.Errorf("unknown: got %q, want %q", shown.Unknown, want)
+		}
+		a := shown.Attempts[0]
+		if a.Earlier || a.Owns || shown.Differs() || !slices.Equal(a.Unknown, []string{saleops.UnknownRow, saleops.UnknownStash}) {
+			t.Errorf("attempt: got %+v, want of no other sale, row and stash unknown, and no difference", a)
+		}
+	}
+	for _, attempt := range []string{"", "none"} {
+		shown, err := w.shower(t).Show(t.Context(), bookingtest.Code(3), attempt)
+		if err != nil || len(shown.NotSeen) == 0 || len(shown.Attempts) > 0 {
+			t.Errorf("one without a record, attempt %q: got %+v, %v, want that nobody knows", attempt, shown, err)
+		}
+	}
+	// Money is no difference while nobody knows whether its seat is paid.
+	w.Gateway.Complete(held.Payment.ID)
+	if shown, err := w.shower(t).Show(t.Context(), held.Code, ""); err != nil || shown.Differs() {
+		t.Errorf("held, and completed at the gateway: got %+v, %v, want no difference", shown, err)
+	}
+	// What record and gateway say against each other is a difference without the row too.
+	w.Gateway.Always(bookingtest.Query, paid.Payment.ID, bookingtest.Altered(func(c *booking.Charge) { c.Status = booking.ChargeOpen }))
+	if shown, err := w.shower(t).Show(t.Context(), paid.Code, ""); err != nil || !shown.Differs() {
+		t.Errorf("a paid record without money: got %+v, %v, want that they differ", shown, err)
+	}
+}
+
+// noRecords is a store that does not answer about records, noQueue a queue that does
+// not answer.
+type (
+	noRecords struct{ *store.Store }
+	noQueue   struct{ saleops.DeadQueue }
+)
+
+func (noRecords) RecordsOf(context.Context, string) ([]booking.Record, error) { return nil, errMute }
+
+func (noQueue) Stats(context.Context) (booking.QueueStats, error) {
+	return booking.QueueStats{}, errMute
+}
+
+func TestShow_RecordsAndQueueThatDoNotAnswerAreUnknown(t *testing.T) {
+	w := open(t)
+	b := w.Held(t, 1, "N1")
+	s := w.shower(t)
+	s.Store, s.Queue = noRecords{w.records(t)}, noQueue{}
+	shown, err := s.Show(t.Context(), b.Code, "")
+	if err != nil || len(shown.Attempts) != 1 || !slices.Equal(shown.Unknown, []string{saleops.UnknownRecords, saleops.UnknownQueue}) {
+		t.Fatalf("show: got %+v, %v, want the row's attempt, records and queue unknown", shown, err)
+	}
+	if a := shown.Attempts[0]; shown.Differs() || !slices.Equal(a.Unknown, []string{saleops.UnknownRecord}) {
+		t.Errorf("attempt: got %+v, want the record unknown, and no difference", a)
 	}
 }

@@ -13,6 +13,8 @@ import (
 
 // SightLedger is what a live view needs of the seat ledger.
 type SightLedger interface {
+	// Epoch is booking.ErrLedgerUnknown in an empty Redis, of which Rows tells none.
+	Epoch(ctx context.Context) (string, error)
 	Sale(ctx context.Context) (booking.Sale, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
 	Rows(ctx context.Context) iter.Seq2[booking.DueRow, error]
@@ -152,11 +154,13 @@ type Sighter struct {
 	rows    *RowCount // the last count
 	refunds *RefundSight
 	counted time.Time // when both were counted, by the ledger's clock
+	epoch   string    // of the sale that they are of
 }
 
 // Look reads every part once, all at the same time, each within a few seconds. Rows
 // and refunds, which are many, are counted at most every ten seconds, and otherwise
-// told as they were. It changes nothing but the key by which replicas are asked.
+// told as they were; rows only of a sale that is there before and after. It changes
+// nothing but the key by which replicas are asked.
 func (s *Sighter) Look(ctx context.Context) Sight {
 	out := Sight{Unknown: map[string]string{}}
 	var mu sync.Mutex
@@ -223,6 +227,10 @@ func (s *Sighter) count(ctx context.Context, out *Sight, part func(string, time.
 	call, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()
 	now, err := s.Ledger.Now(call)
+	epoch := ""
+	if err == nil {
+		epoch, err = s.Ledger.Epoch(call)
+	}
 	if err != nil {
 		part(PartRows, partTimeout, func(context.Context) error { return err })
 		part(PartRefunds, partTimeout, func(ctx context.Context) (err error) {
@@ -231,14 +239,24 @@ func (s *Sighter) count(ctx context.Context, out *Sight, part func(string, time.
 		})
 		return
 	}
-	if s.rows != nil && s.refunds != nil && now.Sub(s.counted) < rowsEvery && !now.Before(s.counted) {
+	if s.rows != nil && s.refunds != nil && epoch == s.epoch && now.Sub(s.counted) < rowsEvery && !now.Before(s.counted) {
 		out.Rows, out.Refunds = s.rows, s.refunds
 		return
 	}
-	s.counted = now
-	part(PartRows, rowsTimeout, func(ctx context.Context) (err error) {
-		out.Rows, err = countRows(ctx, s.Ledger, now)
-		return err
+	s.counted, s.epoch = now, epoch
+	part(PartRows, rowsTimeout, func(ctx context.Context) error {
+		rows, err := countRows(ctx, s.Ledger, now)
+		if err != nil {
+			return err
+		}
+		switch again, err := s.Ledger.Epoch(ctx); {
+		case err != nil:
+			return err
+		case again != epoch:
+			return errors.New("the sale was begun anew while they were counted")
+		}
+		out.Rows = rows
+		return nil
 	})
 	part(PartRefunds, partTimeout, func(ctx context.Context) (err error) {
 		out.Refunds, err = countRefunds(ctx, s.Refunds)
@@ -307,11 +325,11 @@ func (c *RowCount) look(row booking.Row, now time.Time) {
 	if row.Phase != booking.PhaseNew && row.Deadline > 0 && now.UnixMilli() >= row.Deadline {
 		c.PastDeadline++
 	}
-	if row.Looks > 0 || row.Doubt {
+	if row.InDoubt() {
 		c.InDoubt++
-		if row.Looks > doubtLooks {
-			c.ForAPerson++
-		}
+	}
+	if row.ForAPerson() {
+		c.ForAPerson++
 	}
 }
 

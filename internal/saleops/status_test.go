@@ -23,6 +23,15 @@ type sightWorld struct {
 	unread    int
 	refundErr error
 	scans     int
+	epochNow  string // "" is the switchWorld's
+	onScan    func() // when a scan has told all rows
+}
+
+func (w *sightWorld) Epoch(ctx context.Context) (string, error) {
+	if w.epochNow != "" {
+		return w.epochNow, w.epoch
+	}
+	return w.switchWorld.Epoch(ctx)
 }
 
 func (w *sightWorld) Rows(context.Context) iter.Seq2[booking.DueRow, error] {
@@ -32,6 +41,9 @@ func (w *sightWorld) Rows(context.Context) iter.Seq2[booking.DueRow, error] {
 			if !yield(r, nil) {
 				return
 			}
+		}
+		if w.onScan != nil {
+			w.onScan()
 		}
 		if w.rowsErr != nil {
 			yield(booking.DueRow{}, w.rowsErr)
@@ -162,5 +174,39 @@ func TestSighter_WhatCannotBeReadIsUnknownAndNeverNothing(t *testing.T) {
 	got = w.sighter().Look(t.Context())
 	if len(got.Unknown) > 0 || got.Seats.Admitted != nil || got.Seats.Levels[0].Admitted != nil || *got.Acknowledged || *got.Published {
 		t.Errorf("got %+v, want damaged counters, no acknowledgement, and a page that says otherwise", got)
+	}
+}
+
+// An empty Redis has no row, and so it has none of nothing that it knows: what is
+// counted in it is not what the sale has.
+func TestSighter_RowsOfALedgerWithoutAnEpochAreUnknown(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(w *sightWorld){
+		"Before": func(w *sightWorld) { w.epoch = booking.ErrLedgerUnknown },
+		"Amid":   func(w *sightWorld) { w.onScan = func() { w.epoch = booking.ErrLedgerUnknown } },
+		"Anew":   func(w *sightWorld) { w.onScan = func() { w.epochNow = "e2" } },
+	} {
+		w := &sightWorld{switchWorld: newSwitchWorld()}
+		lose(w)
+		got := w.sighter().Look(t.Context())
+		if got.Rows != nil || got.Unknown[saleops.PartRows] == "" {
+			t.Errorf("%s: got rows %+v, unknown %q, want rows unknown", name, got.Rows, got.Unknown)
+		}
+	}
+
+	// Nor is what was counted a moment ago.
+	w := &sightWorld{switchWorld: newSwitchWorld()}
+	w.row(booking.PhasePaid, time.Hour)
+	s := w.sighter()
+	if got := s.Look(t.Context()); got.Rows.Paid() != 1 {
+		t.Fatalf("before: got %+v, want one paid", got.Rows)
+	}
+	w.epoch = booking.ErrLedgerUnknown
+	if got := s.Look(t.Context()); got.Rows != nil || got.Refunds == nil {
+		t.Errorf("lost: got rows %+v, refunds %+v, want rows unknown, refunds counted", got.Rows, got.Refunds)
+	}
+	w.epoch, w.epochNow, w.rows = nil, "e2", nil
+	if got := s.Look(t.Context()); got.Rows == nil || got.Rows.Rows != 0 {
+		t.Errorf("begun anew: got %+v, want another count", got.Rows)
 	}
 }

@@ -13,9 +13,11 @@ import (
 // Switches moves the operator's switch; see admission.Gate. Each is acknowledged or an
 // error, and safe to repeat.
 type Switches interface {
-	Open(ctx context.Context) error
+	// OpenOver opens at that time, now if it is zero, over what was shown and nothing
+	// else: booking.ErrNotAsShown.
+	OpenOver(ctx context.Context, shown booking.Shown, at time.Time) error
+	// Close closes whatever stands.
 	Close(ctx context.Context) error
-	OpenAt(ctx context.Context, at time.Time) error
 }
 
 // SwitchLedger is what opening and closing need of the seat ledger.
@@ -24,6 +26,8 @@ type SwitchLedger interface {
 	Now(ctx context.Context) (time.Time, error)
 	Epoch(ctx context.Context) (string, error)
 	Sale(ctx context.Context) (booking.Sale, error)
+	// SaleFields are the sale as it is stored.
+	SaleFields(ctx context.Context) (map[string]string, error)
 	ReadStatus(ctx context.Context) (booking.Figures, error)
 	AllowlistSize(ctx context.Context) (int, error)
 	UnfinishedRebuild(ctx context.Context) (token string, err error)
@@ -64,9 +68,11 @@ type Switch struct {
 	Token  func(ctx context.Context) (TokenSight, error)
 	// Fleet asks the processes; nil when nobody said where they are.
 	Fleet func(ctx context.Context) (FleetSight, error)
-	// LoadRunning tells of an allowlist that is being loaded; nil when that leaves no
-	// trace.
-	LoadRunning func(ctx context.Context) (bool, error)
+	// LoadRunning tells of an allowlist that is being loaded, or whose load broke off; nil
+	// when that leaves no trace.
+	LoadRunning func(ctx context.Context) (booking.AllowlistLoad, error)
+	// EpochMark is the latest epoch that a reset has begun; booking.ErrNotFound.
+	EpochMark func(ctx context.Context) (booking.EpochMark, error)
 	// Wait passes the time between two looks; nil waits by the clock.
 	Wait func(ctx context.Context, d time.Duration) error
 }
@@ -101,6 +107,8 @@ type Opening struct {
 	Now   time.Time       `json:"now"` // by the ledger's clock
 	At    time.Time       `json:"at,omitzero"`
 	Was   booking.Figures `json:"-"`
+	// Shown is what Open opens over.
+	Shown booking.Shown `json:"-"`
 	// Allowlist is how many candidates are on it; -1 when that could not be read.
 	Allowlist int     `json:"allowlist"`
 	Checks    []Check `json:"checks"`
@@ -164,7 +172,19 @@ func (s *Switch) Look(ctx context.Context, at time.Time) (Opening, error) {
 	case err != nil:
 		return o, fmt.Errorf("look before the opening: %w", err)
 	}
-	add("epoch", CheckOK, "%s", o.Epoch)
+	switch mark, err := s.EpochMark(ctx); {
+	case err != nil && !errors.Is(err, booking.ErrNotFound):
+		add("epoch", CheckNotSeen, "%s; whether a reset has begun another: %v", o.Epoch, err)
+	case mark.Epoch > o.Epoch: // epochs sort by time
+		add("epoch", CheckRefused, "the store says that a reset began epoch %s at %s, and Redis has the earlier %s, so a failover has lost the reset: empty this Redis, and rebuild it",
+			mark.Epoch, mark.At.UTC().Format(time.RFC3339), o.Epoch)
+	default:
+		add("epoch", CheckOK, "%s", o.Epoch)
+	}
+	o.Shown.Epoch = o.Epoch
+	if o.Shown.Sale, err = s.Ledger.SaleFields(ctx); err != nil { // before what is shown of it
+		return o, fmt.Errorf("look before the opening: %w", err)
+	}
 	switch o.Sale, err = s.Ledger.Sale(ctx); {
 	case errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrLedgerDamaged):
 		add("sale", CheckRefused, "%v: apply the sale", err)
@@ -175,6 +195,7 @@ func (s *Switch) Look(ctx context.Context, at time.Time) (Opening, error) {
 	if o.Was, err = s.Ledger.ReadStatus(ctx); err != nil {
 		return o, fmt.Errorf("look before the opening: %w", err)
 	}
+	o.Shown.Open, o.Shown.OpensAt = o.Was.Open, o.Was.OpensAt
 	s.checkSeats(&o, add)
 	s.checkRedis(ctx, &o, add)
 	s.checkFleet(ctx, o, soon, add)
@@ -224,14 +245,7 @@ func (s *Switch) checkRedis(ctx context.Context, o *Opening, add addCheck) {
 		add("rebuild", CheckOK, "none is unfinished")
 	}
 	if s.LoadRunning != nil {
-		switch is, err := s.LoadRunning(ctx); {
-		case err != nil:
-			add("load", CheckNotSeen, "%v", err)
-		case is:
-			add("load", CheckRefused, "an allowlist is being loaded, or its load broke off: finish it")
-		default:
-			add("load", CheckOK, "none is unfinished")
-		}
+		s.checkLoad(ctx, o, add)
 	}
 	switch err := s.Ledger.Acknowledges(ctx); {
 	case errors.Is(err, booking.ErrNotAcknowledged):
@@ -248,6 +262,35 @@ func (s *Switch) checkRedis(ctx context.Context, o *Opening, add addCheck) {
 		add("eviction", CheckNotSeen, "%v", err)
 	default:
 		add("eviction", CheckOK, "noeviction")
+	}
+}
+
+// checkLoad refuses where the ledger itself would refuse to open; whatever else a load is
+// at, or has left, the list in force is whole.
+func (s *Switch) checkLoad(ctx context.Context, o *Opening, add addCheck) {
+	l, err := s.LoadRunning(ctx)
+	by := func(who string, since time.Time) string {
+		return fmt.Sprintf("a load by %s, since %s,", who, since.UTC().Format(time.RFC3339))
+	}
+	mine, dead := by(l.Who, l.Since), by(l.Who, l.Since)
+	if l.Of != "" {
+		dead = by(l.Of, l.OfSince)
+	}
+	switch atWork := l.Until.After(o.Now); {
+	case err != nil:
+		add("load", CheckNotSeen, "%v", err)
+	case l.Half && atWork:
+		add("load", CheckRefused, "%s is at work, and not all e-mails of the list in force are: wait for its end", mine)
+	case l.Half:
+		add("load", CheckRefused, "%s was cut off with its list in force and not all of its e-mails: run candidates load again", dead)
+	case atWork:
+		add("load", CheckWarning, "%s is at work: the list above is the one before it", mine)
+	case l.Left && l.Swapped:
+		add("load", CheckWarning, "%s was cut off with its list in force, which is whole: the next load clears away what is left of the one before", dead)
+	case l.Left:
+		add("load", CheckWarning, "%s broke off, and nothing of it is in force: the next load clears it away", mine)
+	default:
+		add("load", CheckOK, "none is unfinished")
 	}
 }
 
@@ -341,6 +384,13 @@ type publishedSwitch struct {
 // unpublished says how status.json differs from the ledger's switch; "" when people
 // read what it says.
 func (s *Switch) unpublished(ctx context.Context, f booking.Figures) string {
+	return s.unpublishedSince(ctx, f, 0)
+}
+
+// unpublishedSince is unpublished after a change, by whose time the ledger had given out
+// versions of status.json up to that one: an earlier page may yet be followed by the
+// one that says how the switch stood before.
+func (s *Switch) unpublishedSince(ctx context.Context, f booking.Figures, version int64) string {
 	body, err := s.Status(ctx)
 	if err != nil {
 		return fmt.Sprintf("status.json cannot be read: %v", err)
@@ -353,7 +403,10 @@ func (s *Switch) unpublished(ctx context.Context, f booking.Figures) string {
 	if doc.OpensAt != nil {
 		at = *doc.OpensAt
 	}
-	if doc.Open == f.Open && (f.Open || at.Equal(f.OpensAt)) {
+	switch same := doc.Open == f.Open && (f.Open || at.Equal(f.OpensAt)); {
+	case same && doc.Version < version:
+		return fmt.Sprintf("status.json, version %d, is from before the change: version %d is on its way, or was lost", doc.Version, version)
+	case same:
 		return ""
 	}
 	return fmt.Sprintf("status.json, version %d, says %s and the ledger %s", doc.Version, switchWord(doc.Open, at), switchWord(f.Open, f.OpensAt))
@@ -387,20 +440,18 @@ type Switched struct {
 	Admitted int `json:"admitted"`
 }
 
-// Open opens booking at that time, now if it is zero, then reads the ledger back and
-// waits a few seconds for status.json. What is not so is in Missing; the error is that
-// of a change that was not made. Safe to repeat.
-func (s *Switch) Open(ctx context.Context, at time.Time) (Switched, error) {
-	out := Switched{Admitted: -1}
-	move := s.Ledger.Open
-	if !at.IsZero() {
-		move = func(ctx context.Context) error { return s.Ledger.OpenAt(ctx, at) }
-	}
-	if err := move(ctx); err != nil {
+// Open opens booking as the look says, and only over what it showed, then reads the
+// ledger back and waits a few seconds for status.json. What is not so is in Missing; the
+// error is that of a change that was not made, booking.ErrNotAsShown when something else
+// stands. Repeat it with another look.
+func (s *Switch) Open(ctx context.Context, look Opening) (Switched, error) {
+	out, at := Switched{Admitted: -1}, look.At
+	if err := s.Ledger.OpenOver(ctx, look.Shown, at); err != nil {
 		out.Missing = []string{fmt.Sprintf("acknowledgement: %v", err)}
 		return out, err
 	}
 	out.Acknowledged = true
+	var given int64 // the last version of status.json by the first look after the switch
 	err := s.until(ctx, publishedWithin, func(ctx context.Context) bool {
 		out.Missing = nil
 		f, err := s.Ledger.ReadStatus(ctx)
@@ -415,7 +466,10 @@ func (s *Switch) Open(ctx context.Context, at time.Time) (Switched, error) {
 			out.Missing = []string{fmt.Sprintf("the ledger says %s: someone else has moved the switch", switchWord(f.Open, f.OpensAt))}
 			return false
 		}
-		why := s.unpublished(ctx, f)
+		if given == 0 {
+			given = f.Version
+		}
+		why := s.unpublishedSince(ctx, f, given)
 		if out.Published = why == ""; !out.Published {
 			out.Missing = []string{why}
 		}
@@ -430,7 +484,8 @@ func (s *Switch) Open(ctx context.Context, at time.Time) (Switched, error) {
 // repeat.
 func (s *Switch) Close(ctx context.Context, within time.Duration) (Switched, error) {
 	out := Switched{Admitted: -1}
-	var before *booking.Figures // the first count after the switch
+	var before *booking.Figures // a count after the switch
+	var given int64             // the last version of status.json by the first look after it
 	err := s.until(ctx, within, func(ctx context.Context) bool {
 		out.Missing = nil
 		if !out.Acknowledged {
@@ -440,7 +495,7 @@ func (s *Switch) Close(ctx context.Context, within time.Duration) (Switched, err
 				out.Acknowledged = true
 			}
 		}
-		s.proveClosed(ctx, &out, &before)
+		s.proveClosed(ctx, &out, &before, &given)
 		return len(out.Missing) == 0
 	})
 	return out, err
@@ -449,7 +504,7 @@ func (s *Switch) Close(ctx context.Context, within time.Duration) (Switched, err
 // proveClosed counts once, and compares with the count before it. An admission that
 // was sent before the switch may still be undone; after it each is refused by its
 // script, so that no counter may grow.
-func (s *Switch) proveClosed(ctx context.Context, out *Switched, before **booking.Figures) {
+func (s *Switch) proveClosed(ctx context.Context, out *Switched, before **booking.Figures, given *int64) {
 	f, err := s.Ledger.ReadStatus(ctx)
 	if err != nil {
 		out.Missing = append(out.Missing, fmt.Sprintf("proof that nobody is admitted: the ledger cannot be read: %v", err))
@@ -458,7 +513,7 @@ func (s *Switch) proveClosed(ctx context.Context, out *Switched, before **bookin
 	out.At, out.Admitted, out.Read = f.At, f.Total, !f.Open && f.OpensAt.IsZero()
 	switch was := *before; {
 	case !out.Read:
-		out.Acknowledged, out.NoneAdmitted, *before = false, false, nil // close it once more
+		out.Acknowledged, out.NoneAdmitted, *before, *given = false, false, nil, 0 // close it once more
 		out.Missing = append(out.Missing, fmt.Sprintf("the ledger says %s: someone else has moved the switch", switchWord(f.Open, f.OpensAt)))
 		return
 	case !out.Acknowledged:
@@ -470,7 +525,10 @@ func (s *Switch) proveClosed(ctx context.Context, out *Switched, before **bookin
 	default:
 		out.NoneAdmitted = true
 	}
-	why := s.unpublished(ctx, f)
+	if *given == 0 {
+		*given = f.Version
+	}
+	why := s.unpublishedSince(ctx, f, *given)
 	if out.Published = why == ""; !out.Published {
 		out.Missing = append(out.Missing, why)
 	}

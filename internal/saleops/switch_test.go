@@ -36,10 +36,15 @@ type switchWorld struct {
 	token          saleops.TokenSight
 	fleet          saleops.FleetSight
 	fleetErr       error
-	loading        bool
+	loading        booking.AllowlistLoad
+	loadingErr     error
+	mark           booking.EpochMark
+	markErr        error
+	version        int64
 	onWait         func()
 	changes, waits int
 	noFleet        bool
+	over           booking.Shown // what was opened over
 }
 
 func newSwitchWorld() *switchWorld {
@@ -60,10 +65,16 @@ func (w *switchWorld) change(open bool, at time.Time) error {
 	return w.ackErr
 }
 
-func (w *switchWorld) Open(context.Context) error  { return w.change(true, time.Time{}) }
-func (w *switchWorld) Close(context.Context) error { return w.change(false, time.Time{}) }
-func (w *switchWorld) OpenAt(_ context.Context, at time.Time) error {
+func (w *switchWorld) OpenOver(_ context.Context, shown booking.Shown, at time.Time) error {
+	w.over = shown
+	if at.IsZero() {
+		return w.change(true, time.Time{})
+	}
 	return w.change(false, time.UnixMilli(at.UnixMilli()).UTC())
+}
+func (w *switchWorld) Close(context.Context) error { return w.change(false, time.Time{}) }
+func (w *switchWorld) SaleFields(context.Context) (map[string]string, error) {
+	return map[string]string{"name": w.sale.Name}, nil
 }
 func (w *switchWorld) Now(context.Context) (time.Time, error)     { return w.now, nil }
 func (w *switchWorld) Epoch(context.Context) (string, error)      { return "e1", w.epoch }
@@ -79,7 +90,7 @@ func (w *switchWorld) Stats(context.Context) (booking.QueueStats, error) {
 }
 
 func (w *switchWorld) ReadStatus(context.Context) (booking.Figures, error) {
-	f := booking.Figures{At: w.now, Open: w.open, OpensAt: w.opensAt, Cap: w.sale.Cap, Total: w.total}
+	f := booking.Figures{Version: w.version, At: w.now, Open: w.open, OpensAt: w.opensAt, Cap: w.sale.Cap, Total: w.total}
 	for _, l := range w.sale.Levels {
 		f.Levels = append(f.Levels, booking.LevelFigures{ID: l.ID, Name: l.Name, Cap: l.Cap, Admitted: w.level})
 	}
@@ -94,7 +105,7 @@ func (w *switchWorld) status(context.Context) ([]byte, error) {
 	if !w.opensAt.IsZero() {
 		at = fmt.Sprintf(`,"opens_at":%q`, w.opensAt.Format(time.RFC3339Nano))
 	}
-	return fmt.Appendf(nil, `{"version":1,"open":%v%s}`, w.open, at), nil
+	return fmt.Appendf(nil, `{"version":%d,"open":%v%s}`, max(w.version, 1), w.open, at), nil
 }
 
 func (w *switchWorld) sw() *saleops.Switch {
@@ -103,7 +114,8 @@ func (w *switchWorld) sw() *saleops.Switch {
 		Eviction:    func(context.Context) error { return w.eviction },
 		Token:       func(context.Context) (saleops.TokenSight, error) { return w.token, nil },
 		Fleet:       func(context.Context) (saleops.FleetSight, error) { return w.fleet, w.fleetErr },
-		LoadRunning: func(context.Context) (bool, error) { return w.loading, nil },
+		LoadRunning: func(context.Context) (booking.AllowlistLoad, error) { return w.loading, w.loadingErr },
+		EpochMark:   func(context.Context) (booking.EpochMark, error) { return w.mark, w.markErr },
 		Wait: func(ctx context.Context, d time.Duration) error {
 			w.waits++
 			w.now = w.now.Add(d)
@@ -150,7 +162,7 @@ func TestSwitchLook_RefusesWhatMakesOpeningWrongAndWarnsOfTheRest(t *testing.T) 
 		"SoldOut":         {func(w *switchWorld) { w.total, w.level = 10, 10 }, time.Time{}, verdicts{"caps": warning}},
 		"EmptyAllowlist":  {func(w *switchWorld) { w.allowlist = 0 }, time.Time{}, verdicts{"allowlist": refused}},
 		"Rebuilding":      {func(w *switchWorld) { w.rebuild = "token" }, time.Time{}, verdicts{"rebuild": refused}},
-		"Loading":         {func(w *switchWorld) { w.loading = true }, now.Add(time.Hour / 2), verdicts{"load": refused}},
+		"HalfLoaded":      {func(w *switchWorld) { w.loading.Half = true }, now.Add(time.Hour / 2), verdicts{"load": refused}},
 		"NotAcknowledged": {func(w *switchWorld) { w.acks = booking.ErrNotAcknowledged }, now.Add(time.Hour / 2), verdicts{"replicas": refused}},
 		"ReplicasUnknown": {func(w *switchWorld) { w.acks = errors.New("reset") }, time.Time{}, verdicts{"replicas": unseen}},
 		"Evicts":          {func(w *switchWorld) { w.eviction = saleops.ErrMayEvict }, time.Time{}, verdicts{"eviction": refused}},
@@ -224,7 +236,7 @@ func wantMissing(t *testing.T, got saleops.Switched, want ...string) {
 func TestSwitchOpen_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newSwitchWorld()
-	got, err := w.sw().Open(t.Context(), time.Time{})
+	got, err := w.sw().Open(t.Context(), saleops.Opening{})
 	if err != nil || !got.Acknowledged || !got.Read || !got.Published || w.waits > 0 {
 		t.Errorf("all well: got %+v, %v after %d waits, want all there at once", got, err, w.waits)
 	}
@@ -232,14 +244,14 @@ func TestSwitchOpen_SaysWhatIsMissing(t *testing.T) {
 
 	w = newSwitchWorld()
 	at := w.now.Add(time.Hour).In(time.FixedZone("", 6*3600)).Add(123 * time.Microsecond)
-	got, err = w.sw().Open(t.Context(), at)
+	got, err = w.sw().Open(t.Context(), saleops.Opening{At: at})
 	if err != nil || !got.Read || !got.Published || w.open {
 		t.Errorf("scheduled: got %+v, %v, want all there, and closed until then", got, err)
 	}
 
 	w = newSwitchWorld()
 	w.page = `{"open":false,"version":9}`
-	got, err = w.sw().Open(t.Context(), time.Time{})
+	got, err = w.sw().Open(t.Context(), saleops.Opening{})
 	if err != nil || !got.Read || got.Published || w.waits < 10 {
 		t.Errorf("stale page: got %+v, %v after %d waits, want that it was waited for", got, err, w.waits)
 	}
@@ -248,13 +260,13 @@ func TestSwitchOpen_SaysWhatIsMissing(t *testing.T) {
 	w = newSwitchWorld()
 	w.page = `{"open":false}`
 	w.onWait = func() { w.page = `{"open":true}` }
-	if got, err = w.sw().Open(t.Context(), time.Time{}); err != nil || !got.Published || w.waits != 1 {
+	if got, err = w.sw().Open(t.Context(), saleops.Opening{}); err != nil || !got.Published || w.waits != 1 {
 		t.Errorf("a page that is late: got %+v, %v after %d waits, want it there after one", got, err, w.waits)
 	}
 
 	w = newSwitchWorld()
 	w.ackErr = booking.ErrNotAcknowledged
-	got, err = w.sw().Open(t.Context(), time.Time{})
+	got, err = w.sw().Open(t.Context(), saleops.Opening{})
 	if !errors.Is(err, booking.ErrNotAcknowledged) || got.Acknowledged || got.Read {
 		t.Errorf("not acknowledged: got %+v, %v, want that error and nothing believed", got, err)
 	}

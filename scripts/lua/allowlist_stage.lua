@@ -8,9 +8,9 @@
 --   differs n: row n of the chunk has a code that came before with another e-mail;
 --   nothing of the chunk was staged
 --   torn: an earlier chunk is not there: a failover has lost it
--- A code that nobody admits by, since it is not on the list and has no e-mail, gets its
--- own at once, so that it has one from the moment the list is in force. Any other
--- e-mail changes with the list.
+-- A code that nobody admits by or mails to, since it is not on the list and has neither
+-- an e-mail nor a seat, gets its own at once, so that it has one from the moment the
+-- list is in force. Any other e-mail changes with the list.
 if not mine or load.phase ~= 'staging' then return answer('superseded') end
 local n = tonumber(ARGV[5])
 if load.chunks == n and n > 0 then
@@ -25,6 +25,7 @@ for i = 1, rows do codes[i] = ARGV[4 + 2 * i] end
 local before = redis.call('SMISMEMBER', KEYS[7], unpack(codes))
 local listed = redis.call('SMISMEMBER', KEYS[6], unpack(codes))
 local on_file = redis.call('MGET', unpack(KEYS, 15, 14 + rows))
+local seats = redis.call('HMGET', KEYS[2], unpack(codes))
 local mine_now, fresh_codes, own, later = {}, {}, {}, {}
 local added, changed, unchanged = 0, 0, 0
 for i = 1, rows do
@@ -45,7 +46,7 @@ for i = 1, rows do
     end
     if on_file[i] ~= email then
       local list, key = later, code
-      if listed[i] == 0 and not on_file[i] then list, key = own, KEYS[14 + i] end
+      if listed[i] == 0 and not on_file[i] and not seats[i] then list, key = own, KEYS[14 + i] end
       list[#list + 1] = key
       list[#list + 1] = email
     end

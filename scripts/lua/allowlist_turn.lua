@@ -5,7 +5,8 @@
 -- Returns {word, detail, now, ...} as allowlist.lua says:
 --   taken: the turn is this load's; what a dead one has left is still there
 --   running: it is another's, whose lease has not lapsed; nothing was changed
---   renewed; left (its lease is over, what it has left is there)
+--   renewed; left (its lease is over, what it has left is there; with nothing left
+--   nobody has the turn, and a repeat says superseded)
 --   cleared: nothing is staged, nothing is left, and the load may begin to stage
 --   ended: the same, and nobody has the turn; also when it was not this load's
 --   unfinished: e-mails of the list in force are still to be changed
@@ -15,6 +16,7 @@ local what = ARGV[5]
 if what == 'take' then
   if not mine then
     if load.token ~= '' and load.epoch == epoch and now < load['until'] then return answer('running') end
+    if load.phase == 'swapped' and load.of == '' then load.of, load.of_since = load.who, load.since end
     load.token, load.who, load.epoch, load.since = ARGV[3], ARGV[6], epoch, now
   end
   keep()
@@ -26,7 +28,11 @@ if what == 'renew' then
   return answer('renewed')
 end
 if what == 'leave' then
-  redis.call('HSET', KEYS[5], 'until', '0')
+  if redis.call('EXISTS', KEYS[7], KEYS[8], KEYS[9], KEYS[10]) == 0 then
+    redis.call('DEL', KEYS[5])
+  else
+    redis.call('HSET', KEYS[5], 'until', '0')
+  end
   return answer('left')
 end
 if redis.call('EXISTS', KEYS[10]) == 1 then return answer('unfinished') end

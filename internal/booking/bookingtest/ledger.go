@@ -21,10 +21,10 @@ type LedgerDriver interface {
 	UnfinishedRebuild(ctx context.Context) (token string, err error)
 	AddCandidates(ctx context.Context, list []booking.Candidate) error
 	BeginAllowlist(ctx context.Context, token, who string) (booking.AllowlistLoad, error)
-	ClearAllowlist(ctx context.Context, token string) (booking.AllowlistLoad, error)
+	ClearAllowlist(ctx context.Context, token string, keep bool) (booking.AllowlistLoad, error)
 	StageAllowlist(ctx context.Context, token string, number int, chunk []booking.Candidate) (booking.AllowlistLoad, error)
 	SwapAllowlist(ctx context.Context, token string, chunks int, whileOpen bool) (booking.AllowlistLoad, error)
-	EndAllowlist(ctx context.Context, token string) error
+	EndAllowlist(ctx context.Context, token string, keep bool) error
 	LeaveAllowlist(ctx context.Context, token string) error
 	LeavingRows(ctx context.Context, swapped bool) iter.Seq2[booking.DueRow, error]
 	KeptEmails(ctx context.Context) (int, error)
@@ -126,9 +126,9 @@ func (l Ledger) BeginAllowlist(ctx context.Context, token, who string) (booking.
 }
 
 // ClearAllowlist can be broken.
-func (l Ledger) ClearAllowlist(ctx context.Context, token string) (booking.AllowlistLoad, error) {
+func (l Ledger) ClearAllowlist(ctx context.Context, token string, keep bool) (booking.AllowlistLoad, error) {
 	return ledgerCall(l.Faults, OpClearAllowlist, func() (booking.AllowlistLoad, error) {
-		return l.LedgerDriver.ClearAllowlist(ctx, token)
+		return l.LedgerDriver.ClearAllowlist(ctx, token, keep)
 	})
 }
 
@@ -147,8 +147,8 @@ func (l Ledger) SwapAllowlist(ctx context.Context, token string, chunks int, whi
 }
 
 // EndAllowlist can be broken.
-func (l Ledger) EndAllowlist(ctx context.Context, token string) error {
-	_, err := ledgerCall(l.Faults, OpEndAllowlist, nothing(func() error { return l.LedgerDriver.EndAllowlist(ctx, token) }))
+func (l Ledger) EndAllowlist(ctx context.Context, token string, keep bool) error {
+	_, err := ledgerCall(l.Faults, OpEndAllowlist, nothing(func() error { return l.LedgerDriver.EndAllowlist(ctx, token, keep) }))
 	return err
 }
 

@@ -20,13 +20,27 @@ const epochs = otherKind + "epoch"
 // MarkEpoch writes down that the sale of this epoch has begun. A later one that is
 // there stays. Safe to repeat.
 func (s *Store) MarkEpoch(ctx context.Context, m booking.EpochMark) error {
-	if err := s.markEpoch(ctx, m); err != nil {
+	err := s.putMark(ctx, m, func(have booking.EpochMark) (bool, error) { return m.NewerThan(have.Epoch), nil })
+	if err != nil {
 		return fmt.Errorf("mark epoch %.40s: %w", m.Epoch, err)
 	}
 	return nil
 }
 
-func (s *Store) markEpoch(ctx context.Context, m booking.EpochMark) error {
+// ChooseEpoch writes a mark, also one of an earlier epoch, in place of the one that was
+// seen, or the zero one where there was none. Nil also when this very mark is there. An
+// error that wraps ErrNotOwner when another is. Safe to repeat.
+func (s *Store) ChooseEpoch(ctx context.Context, seen, m booking.EpochMark) error {
+	err := s.putMark(ctx, m, func(have booking.EpochMark) (bool, error) { return have.Chooses(seen, m) })
+	if err != nil {
+		return fmt.Errorf("choose epoch %.40s: %w", m.Epoch, err)
+	}
+	return nil
+}
+
+// putMark puts the mark where there is none, or where replaces says so of the one that
+// is there.
+func (s *Store) putMark(ctx context.Context, m booking.EpochMark, replaces func(have booking.EpochMark) (bool, error)) error {
 	m.At = m.At.Round(0).UTC()
 	if err := m.Validate(); err != nil {
 		return err
@@ -44,7 +58,11 @@ func (s *Store) markEpoch(ctx context.Context, m booking.EpochMark) error {
 		return err
 	}
 	_, err = s.changeBody(ctx, epochs, epochs, func(it item) (item, error) {
-		if have, err := decodeMark(it); err != nil || have.Epoch >= m.Epoch {
+		have, err := decodeMark(it)
+		if err != nil {
+			return nil, err
+		}
+		if put, err := replaces(have); err != nil || !put {
 			return nil, err
 		}
 		return fresh(), nil

@@ -20,6 +20,19 @@ const epochTables = `
 // MarkEpoch writes down that the sale of this epoch has begun. A later one that is
 // there stays. Safe to repeat.
 func (s *Store) MarkEpoch(ctx context.Context, m booking.EpochMark) error {
+	return s.putMark(ctx, m, func(have booking.EpochMark) (bool, error) { return m.NewerThan(have.Epoch), nil })
+}
+
+// ChooseEpoch writes a mark, also one of an earlier epoch, in place of the one that was
+// seen, or the zero one where there was none. Nil also when this very mark is there. An
+// error that wraps ErrNotOwner when another is. Safe to repeat.
+func (s *Store) ChooseEpoch(ctx context.Context, seen, m booking.EpochMark) error {
+	return s.putMark(ctx, m, func(have booking.EpochMark) (bool, error) { return have.Chooses(seen, m) })
+}
+
+// putMark puts the mark where there is none, or where replaces says so of the one that
+// is there.
+func (s *Store) putMark(ctx context.Context, m booking.EpochMark, replaces func(have booking.EpochMark) (bool, error)) error {
 	m.At = m.At.Round(0).UTC()
 	if err := m.Validate(); err != nil {
 		return fmt.Errorf("mark epoch: %w", err)
@@ -33,7 +46,10 @@ func (s *Store) MarkEpoch(ctx context.Context, m booking.EpochMark) error {
 		err := tx.QueryRow(`SELECT body FROM epochs WHERE id = 1`, nil, &there)
 		if err == nil {
 			have, err := decodeMark(there)
-			if err != nil || have.Epoch >= m.Epoch {
+			if err != nil {
+				return struct{}{}, err
+			}
+			if put, err := replaces(have); err != nil || !put {
 				return struct{}{}, err
 			}
 		} else if !errors.Is(err, sql.ErrNoRows) {

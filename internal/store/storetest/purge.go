@@ -18,6 +18,9 @@ type Purger interface {
 	Driver
 	// MarkEpoch keeps the later of two epochs; safe to repeat.
 	MarkEpoch(ctx context.Context, m booking.EpochMark) error
+	// ChooseEpoch writes a mark in place of the one that was seen, or of none, also for
+	// an earlier epoch; nil also when it is there. ErrNotOwner when another one is.
+	ChooseEpoch(ctx context.Context, seen, m booking.EpochMark) error
 	// EpochMark is a consistent read; ErrNotFound.
 	EpochMark(ctx context.Context) (booking.EpochMark, error)
 	// PurgeRecord deletes a PAID or RELEASED record that is as it was seen; nil also
@@ -38,6 +41,7 @@ type Purger interface {
 func RunPurger(t *testing.T, open func(t *testing.T) Purger) {
 	for name, run := range map[string]func(t *testing.T, s Purger){
 		"EpochMark":          epochMark,
+		"ChosenEpoch":        chosenEpoch,
 		"PurgeRecord":        purgeRecord,
 		"PurgeUnreadable":    purgeUnreadable,
 		"PurgeRefund":        purgeRefund,
@@ -76,6 +80,44 @@ func epochMark(t *testing.T, s Purger) {
 	}
 	if empty, err := s.Empty(ctx); err != nil || !empty {
 		t.Errorf("Empty of a store with a mark alone: got %t, %v, want true", empty, err)
+	}
+}
+
+func chosenEpoch(t *testing.T, s Purger) {
+	ctx := t.Context()
+	var none booking.EpochMark
+	first, later := mark(start), mark(start.Add(time.Hour))
+	first.Chosen = true
+	again := first
+	again.At = first.At.Add(time.Minute)
+	for _, step := range []struct {
+		what            string
+		seen, put, want booking.EpochMark
+		err             error
+	}{
+		{"in a new store", none, first, first, nil},
+		{"once more", none, first, first, nil},
+		{"over one that was not seen", none, later, first, booking.ErrNotOwner},
+		{"a later one", first, later, later, nil},
+		{"the earlier one again", later, first, first, nil},
+		{"at another time", first, again, again, nil},
+		{"over what was there before", first, later, again, booking.ErrNotOwner},
+	} {
+		if err := s.ChooseEpoch(ctx, step.seen, step.put); !errors.Is(err, step.err) {
+			t.Errorf("ChooseEpoch %s: got %v, want %v", step.what, err, step.err)
+		}
+		if got, err := s.EpochMark(ctx); err != nil || !cmp.Equal(got, step.want) {
+			t.Errorf("mark after ChooseEpoch %s: got %+v, %v, want %+v", step.what, got, err, step.want)
+		}
+	}
+	if err := s.ChooseEpoch(ctx, again, none); err == nil {
+		t.Error("ChooseEpoch of no mark: got nil, want an error")
+	}
+	if err := s.MarkEpoch(ctx, later); err != nil { // a reset goes on from what was chosen
+		t.Errorf("MarkEpoch: got %v, want nil", err)
+	}
+	if got, err := s.EpochMark(ctx); err != nil || !cmp.Equal(got, later) {
+		t.Errorf("mark after a reset: got %+v, %v, want %+v", got, err, later)
 	}
 }
 
