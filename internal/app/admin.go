@@ -38,6 +38,7 @@ func (l allowlistLoader) Load(ctx context.Context, list iter.Seq2[booking.Candid
 	for slug, refusal := range map[string]error{
 		"booking_open": saleops.ErrBookingOpen, "load_running": saleops.ErrLoadRunning, "removals": saleops.ErrRemovals,
 		"too_many_changes": booking.ErrAllowlistMany, "no_sale": booking.ErrLedgerUnknown,
+		"load_unfinished": saleops.ErrLoadUnfinished,
 	} {
 		if errors.Is(err, refusal) {
 			err = &adminapi.Refusal{Slug: slug, Err: err}
@@ -46,6 +47,7 @@ func (l allowlistLoader) Load(ctx context.Context, list iter.Seq2[booking.Candid
 	}
 	return adminapi.Report{
 		Rows: r.Rows, Added: r.Added, Removed: r.Removed, Changed: r.Changed, Unchanged: r.Unchanged,
-		LiveRemoved: r.LiveRemoved, LiveAttempts: r.LiveAttempts, Kept: r.Kept, Finished: r.Finished, Applied: r.Applied,
+		LiveRemoved: r.LiveRemoved, LiveAttempts: r.LiveAttempts, Kept: r.Kept,
+		Finished: r.Finished, FinishedOf: r.FinishedOf, FinishedSince: r.FinishedSince, Applied: r.Applied,
 	}, err
 }

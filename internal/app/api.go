@@ -481,6 +481,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 // RunAPI is the whole API process on that platform: settings from getenv, logs to
 // stderr. It ends when ctx does.
 func RunAPI(ctx context.Context, p Platform, getenv func(string) string, stderr io.Writer) error {
+	Quiet()
 	values, err := p.Settings(ctx, getenv, config.Variables[config.API]())
 	if err != nil {
 		return err

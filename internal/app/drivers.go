@@ -1,13 +1,17 @@
 package app
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"os"
-	"os/user"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"holdfast/internal/booking"
@@ -152,23 +156,48 @@ func (p Platform) Settings(ctx context.Context, getenv func(string) string, name
 	return getenv, nil
 }
 
-// SystemUser is the Identity of one machine: the account, by its name and by the number
-// that the kernel has for it, which counts should the two disagree. Under sudo the
-// account that it was called from is shown beside root; only root can make that up.
+// systemUsers is the system's list of users, passwd(5).
+const systemUsers = "/etc/passwd"
+
+// SystemUser is the Identity of one machine: the account, by the number that the kernel
+// has for it, and by its name in the system's list of users; one that is not in it has
+// no name. Under sudo the account that it was called from is shown beside root, which
+// whoever is root can make up.
 func SystemUser(_ context.Context, getenv func(string) string, _ Needs) (string, error) {
-	u, err := user.Current()
+	list, err := os.ReadFile(systemUsers)
 	if err != nil {
-		return "", fmt.Errorf("who runs this: %w: the account needs an entry in the system's list of users", err)
+		list = nil // nobody has a name, as in an image without the file
 	}
-	return describeUser(u, getenv("SUDO_USER")), nil
+	return describeUser(bytes.NewReader(list), os.Getuid(), getenv("SUDO_USER")), nil
 }
 
-func describeUser(u *user.User, sudo string) string {
-	who := fmt.Sprintf("%s (uid %s)", u.Username, u.Uid)
-	if u.Uid == "0" && sudo != "" && sudo != u.Username {
-		who += fmt.Sprintf(", by sudo from %.64q", sudo)
+func describeUser(list io.Reader, uid int, sudo string) string {
+	name := accountName(list, uid)
+	if name == "" {
+		return fmt.Sprintf("uid %d", uid)
+	}
+	who := fmt.Sprintf("%s (uid %d)", name, uid)
+	if uid == 0 && sudo != "" && sudo != name {
+		who += fmt.Sprintf(", by sudo from %.64q as its environment says", sudo)
 	}
 	return who
+}
+
+// accountName is the first name that the list has for that number; "" without one.
+// Package os/user is not asked: built without cgo it gives a number that is not on the
+// list the name in $USER, by Current and by LookupId.
+func accountName(list io.Reader, uid int) string {
+	lines := bufio.NewScanner(list)
+	for lines.Scan() {
+		fields := strings.Split(lines.Text(), ":")
+		if len(fields) < 3 || fields[2] != strconv.Itoa(uid) {
+			continue
+		}
+		if name := fields[0]; name != "" && !strings.ContainsRune("#+-", rune(name[0])) {
+			return name
+		}
+	}
+	return ""
 }
 
 // storeFile is the booking store in the data folder.

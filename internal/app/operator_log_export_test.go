@@ -1,6 +1,6 @@
 package app
 
-import "os/user"
+import "io"
 
 // DescribeUser is how an account is named in the operator's log.
-func DescribeUser(u *user.User, sudo string) string { return describeUser(u, sudo) }
+func DescribeUser(list io.Reader, uid int, sudo string) string { return describeUser(list, uid, sudo) }

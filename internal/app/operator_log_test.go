@@ -3,7 +3,6 @@ package app_test
 import (
 	"fmt"
 	"os"
-	"os/user"
 	"strings"
 	"testing"
 
@@ -12,19 +11,33 @@ import (
 
 func TestSystemUser_IsWhoTheSystemSays(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ uid, name, sudo, want string }{
-		{"1000", "alice", "", "alice (uid 1000)"},
-		{"0", "root", "", "root (uid 0)"},
-		{"0", "root", "alice", `root (uid 0), by sudo from "alice"`},
-		{"0", "root", "root", "root (uid 0)"},
-		{"1000", "mallory", "alice", "mallory (uid 1000)"}, // anybody can set a variable
+	const list = `# alice:x:7:7::/:/bin/sh
+root:x:0:0:root:/root:/bin/bash
+
++nis:x:8:8::/:/bin/sh
+short:x
+alice:x:1000:1000:Alice:/home/alice:/bin/bash
+again:x:1000:1000::/:/bin/sh
+`
+	for _, c := range []struct {
+		uid        int
+		sudo, want string
+	}{
+		{1000, "", "alice (uid 1000)"},
+		{0, "", "root (uid 0)"},
+		{0, "alice", `root (uid 0), by sudo from "alice" as its environment says`},
+		{0, "root", "root (uid 0)"},
+		{1000, "root", "alice (uid 1000)"},
+		{7, "", "uid 7"},
+		{8, "", "uid 8"},
+		{100, "", "uid 100"}, // not on the list: nothing else may give it a name
 	} {
-		if got := app.DescribeUser(&user.User{Uid: c.uid, Username: c.name}, c.sudo); got != c.want {
-			t.Errorf("uid %s, %s, SUDO_USER %q: got %q, want %q", c.uid, c.name, c.sudo, got, c.want)
+		if got := app.DescribeUser(strings.NewReader(list), c.uid, c.sudo); got != c.want {
+			t.Errorf("uid %d, SUDO_USER %q: got %q, want %q", c.uid, c.sudo, got, c.want)
 		}
 	}
 	got, err := app.Local().Identity(t.Context(), func(string) string { return "somebody" }, app.Needs{})
-	if want := fmt.Sprintf("(uid %d)", os.Getuid()); err != nil || !strings.Contains(got, want) {
+	if want := fmt.Sprintf("uid %d", os.Getuid()); err != nil || !strings.Contains(got, want) {
 		t.Errorf("who runs this test: got %q, %v, want %s in it", got, err, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 func (o *Operator) Switch(fleet func(ctx context.Context) (saleops.FleetSight, error)) *saleops.Switch {
 	return &saleops.Switch{
 		Ledger: o.Gate, Queue: o.api.Drivers.Queue, Status: o.Status, Fleet: fleet, LoadRunning: o.Gate.LoadUnfinished,
+		EpochMark: o.api.Drivers.Store.EpochMark,
 		Eviction: func(ctx context.Context) error {
 			err := o.Gate.CheckEviction(ctx)
 			if errors.Is(err, admission.ErrEviction) {

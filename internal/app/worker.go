@@ -26,6 +26,7 @@ func NewWorker(d *Drivers, drain time.Duration, log *slog.Logger, reg prometheus
 // drain, gives the rest back to the queue, and ends; its metrics are served until
 // then.
 func RunWorker(ctx context.Context, p Platform, getenv func(string) string, stderr io.Writer) (err error) {
+	Quiet()
 	values, err := p.Settings(ctx, getenv, config.Variables[config.Worker]())
 	if err != nil {
 		return err

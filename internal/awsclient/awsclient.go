@@ -47,7 +47,8 @@ type Options struct {
 }
 
 // Load makes the configuration. It reads the environment and the SDK's files, and
-// calls nothing, neither AWS nor the instance's metadata. A client made from it has no
+// calls nothing, neither AWS nor the instance's metadata. An endpoint that those name
+// (AWS_ENDPOINT_URL, endpoint_url) is not used: what it said would pass for AWS's word. A client made from it has no
 // time-out for a whole call, so that a long poll can last: the caller's context ends
 // it. Each client retries, 3 attempts in all, what the SDK holds for transient;
 // where a repeat is not safe, the call's own options must forbid it.
@@ -76,7 +77,21 @@ func Load(ctx context.Context, o Options) (aws.Config, error) {
 	if cfg.Region == "" {
 		return aws.Config{}, errors.New("aws configuration: no region; set AWS_REGION")
 	}
+	cfg.ConfigSources = append([]any{noOtherEndpoint{}}, cfg.ConfigSources...)
+	if cfg.BaseEndpoint = nil; o.Endpoint != "" {
+		cfg.BaseEndpoint = &o.Endpoint
+	}
 	return cfg, nil
+}
+
+// noOtherEndpoint is AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=true for the clients, and comes
+// before the environment's own; the SDK has no option for it. Each client asks its
+// configuration's sources, the first that knows (internal/configsources).
+type noOtherEndpoint struct{}
+
+// GetIgnoreConfiguredEndpoints says so.
+func (noOtherEndpoint) GetIgnoreConfiguredEndpoints(context.Context) (value, found bool, err error) {
+	return true, true, nil
 }
 
 func retryer() *retry.Standard {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/smithy-go"
 	"go.uber.org/goleak"
 
@@ -38,7 +40,7 @@ func environment(t *testing.T, change map[string]string) *atomic.Int64 {
 	none := filepath.Join(t.TempDir(), "none")
 	env := map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "",
-		"AWS_REGION": "", "AWS_DEFAULT_REGION": "", "AWS_PROFILE": "", "AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_SQS": "",
+		"AWS_REGION": "", "AWS_DEFAULT_REGION": "", "AWS_PROFILE": "",
 		"AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none, "AWS_CA_BUNDLE": "",
 		"AWS_EC2_METADATA_DISABLED": "", "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata.URL,
 		"AWS_DEFAULTS_MODE": "", "AWS_MAX_ATTEMPTS": "", "AWS_RETRY_MODE": "",
@@ -229,5 +231,44 @@ func TestLoad_NothingCutsALongPollShort(t *testing.T) {
 	read, set := client.GetReadTimeout()
 	if got := client.GetTransport().ResponseHeaderTimeout; client.GetTimeout() != 0 || got != 0 || !set || read != 0 {
 		t.Errorf("time-outs: got %s for a call, %s for its header, %s (%v) for a read, want none", client.GetTimeout(), got, read, set)
+	}
+}
+
+// called is an HTTP client that notes which host was asked.
+type called struct{ host string }
+
+func (c *called) Do(r *http.Request) (*http.Response, error) {
+	c.host = r.URL.Host
+	w := httptest.NewRecorder()
+	_, _ = w.WriteString(`<GetCallerIdentityResponse><GetCallerIdentityResult><Arn>a</Arn></GetCallerIdentityResult></GetCallerIdentityResponse>`)
+	return w.Result(), nil
+}
+
+// Whoever runs a process sets its environment: an endpoint of the SDK's own settings
+// could answer for AWS, also the question who is calling.
+func TestLoad_NoEndpointButTheGivenOneAnswersForAWS(t *testing.T) {
+	const amazon, emulator, mine = "sts." + region + ".amazonaws.com", "127.0.0.1:5000", "http://127.0.0.1:1"
+	file := filepath.Join(t.TempDir(), "config")
+	text := "[default]\nendpoint_url = " + mine + "\nservices = mine\n[services mine]\nsts =\n  endpoint_url = " + mine + "\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]map[string]string{
+		"Service":  {"AWS_ENDPOINT_URL_STS": mine},
+		"All":      {"AWS_ENDPOINT_URL": mine},
+		"File":     {"AWS_CONFIG_FILE": file},
+		"Heed":     {"AWS_ENDPOINT_URL_STS": mine, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false"},
+		"HeedNone": {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			environment(t, change)
+			for given, want := range map[string]string{"": amazon, "http://" + emulator: emulator} {
+				asked := new(called)
+				client := sts.NewFromConfig(load(t, awsclient.Options{Region: region, Endpoint: given}), func(o *sts.Options) { o.HTTPClient = asked })
+				if _, err := client.GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{}); err != nil || asked.host != want {
+					t.Errorf("endpoint %q: got a call of %q, %v, want %q", given, asked.host, err, want)
+				}
+			}
+		})
 	}
 }

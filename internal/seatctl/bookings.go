@@ -139,8 +139,8 @@ func (s *session) resolve(c *bookingsResolveCommand, o *app.Operator, code strin
 	if c.Paid != "" {
 		word = "PAID by transaction " + c.Paid
 	}
-	if !s.agreed(c.Yes, fmt.Sprintf("This decides, by the word of %s, that payment %s is %s%s.", by, p.Case.Payment(), word, follow(p))) {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, fmt.Sprintf("This decides, by the word of %s, that payment %s is %s%s.", by, p.Case.Payment(), word, follow(p))); err != nil {
+		return err
 	}
 	out := resolved{
 		Code: code, Attempt: p.Case.Attempt, Payment: p.Case.Payment(), Paid: c.Paid != "", Transaction: c.Paid, Reason: c.Reason,
@@ -154,6 +154,11 @@ func (s *session) resolve(c *bookingsResolveCommand, o *app.Operator, code strin
 		What: "bookings resolve", Subject: out.Attempt, Reason: c.Reason,
 		Before: decided{standing: out.Before, Payment: out.Payment},
 	}, func(ctx context.Context) (any, error) {
+		if !c.Yes {
+			if err := s.asShown(ctx, r, p); err != nil {
+				return nil, err
+			}
+		}
 		did, err := r.Carry(ctx, p, c.Force)
 		out.Warnings = append(append([]string{}, p.Warnings...), did.Warnings...)
 		out.After, out.Refund, out.Follows = standing{did.Row.Phase, did.Record}, did.Refund, follows(p, did)
@@ -178,6 +183,31 @@ func (s *session) resolve(c *bookingsResolveCommand, o *app.Operator, code strin
 	}
 	_, told := fmt.Fprintf(s.stdout, "%s: payment %s is %s: %s\n%s\n", code, out.Payment, word, c.Reason, out.Follows)
 	return cmp.Or(err, told)
+}
+
+// asShown looks once more before the decision is carried out: whoever answers a question
+// may take an hour, and the transaction may be another's by then.
+func (s *session) asShown(ctx context.Context, r *resolve.Resolver, p resolve.Plan) error {
+	shown := p.Case
+	again, err := r.Plan(ctx, shown.Code, resolve.Decision{Attempt: shown.Attempt, Transaction: p.Decision.Transaction})
+	now := again.Case
+	switch {
+	case errors.Is(err, resolve.ErrTransactionUsed), errors.Is(err, booking.ErrNotFound), errors.Is(err, booking.ErrNoPayment):
+		return refused(fmt.Errorf("refused: %w: %w: nothing was changed", booking.ErrNotAsShown, err))
+	case err != nil:
+		return wrong(fmt.Errorf("nothing was changed: %w", err))
+	case now.Row.Phase != shown.Row.Phase, now.Row.Transaction != shown.Row.Transaction, now.Payment() != shown.Payment(),
+		recordState(now) != recordState(shown), len(again.Objections) > len(p.Objections):
+		return notAsShown()
+	}
+	return nil
+}
+
+func recordState(c resolve.Case) booking.RecordState {
+	if c.Record == nil {
+		return ""
+	}
+	return c.Record.State
 }
 
 // decided is what the operator's log has of a decision.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -32,7 +31,7 @@ type candidatesLoadCommand struct {
 	DryRun        bool   `help:"Check the file and tell the difference; change nothing."`
 	WhileOpen     bool   `help:"Load it though booking is open."`
 	AllowRemovals bool   `help:"Drop more than 5 % of the candidates, or any who has a live booking; seats are kept."`
-	Rejects       string `help:"Write the lines that are wrong into this file: line, reason, row. It holds personal data." placeholder:"FILE"`
+	Rejects       string `help:"Write the lines that are wrong into this new file: line, reason, row. It holds personal data." placeholder:"FILE"`
 	Reason        string `help:"Why, for the operator's log. Name no person." placeholder:"TEXT"`
 	Yes           bool   `help:"Do it without asking."`
 	JSON          bool   `help:"Print one JSON document."`
@@ -52,8 +51,9 @@ it reads it once. From stdin nothing can be asked: give --yes or --dry-run.
 
 Refused, with nothing changed: a wrong file; while booking is open, unless
 --while-open; dropping more than 5 % or anybody with a live booking, unless
---allow-removals; while another load runs. A load that was cut off is finished by
-the next one: run it again.
+--allow-removals; while another load runs. A load that was cut off with its list in
+force is finished by the next one: that is said and logged, whatever becomes of the
+file. A dry run finishes none, and is refused while there is one.
 
 Exit status: 0 in force, or compared; 1 refused, not agreed, or not known to be in
 force; 2 it could not be run.
@@ -74,8 +74,9 @@ type loadedCandidates struct {
 	// Wrong lines, and the first of them.
 	Wrong  int         `json:"wrong"`
 	Errors []wrongLine `json:"errors,omitempty"`
-	// Rejects is the file that they were written into.
+	// Rejects is the file that they were written into, the first RejectsRows of them.
 	Rejects       string  `json:"rejects,omitempty"`
+	RejectsRows   int     `json:"rejects_rows,omitempty"`
 	Seconds       float64 `json:"seconds"`
 	RowsPerSecond float64 `json:"rows_per_second"`
 	// PeakRSS is the most memory that this process had so far, in bytes; 0 where the
@@ -105,6 +106,9 @@ func (c *candidatesLoadCommand) Run(s *session) (err error) {
 	if c.File == "-" && !c.Yes && !c.DryRun {
 		return errors.New("-: what comes on stdin cannot be compared first and asked about: give --yes, or --dry-run")
 	}
+	if err := absent(c.Rejects); err != nil {
+		return fmt.Errorf("--rejects: %w", err)
+	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercentLoad))
 	o, err := s.open(false)
 	if err != nil {
@@ -131,7 +135,7 @@ func (c *candidatesLoadCommand) Run(s *session) (err error) {
 		return l.tell(out, err)
 	}
 	if !c.Yes {
-		if done, err := l.compare(o.Ops.DryRunAllowlist); done {
+		if done, err := l.compare(o); done {
 			return err
 		}
 	}
@@ -200,6 +204,8 @@ type candidatesLoad struct {
 	rule booking.CodeRule
 	in   io.Reader
 	size int64
+	// earlier tells of a load that this command has finished before it read the file.
+	earlier saleops.AllowlistReport
 }
 
 func (l *candidatesLoad) source() string {
@@ -213,21 +219,63 @@ func (l *candidatesLoad) source() string {
 }
 
 // compare tells the difference and asks; done with the error to end with when it is
-// not to be loaded.
-func (l *candidatesLoad) compare(dryRun allowlistLoader) (done bool, err error) {
-	out, err := l.run(l.ctx, dryRun, "")
+// not to be loaded. A load that was cut off must be finished first, so that there is
+// one list to compare with: that is asked, too.
+func (l *candidatesLoad) compare(o *app.Operator) (done bool, err error) {
+	out, err := l.run(l.ctx, o.Ops.DryRunAllowlist, "")
+	if errors.Is(err, saleops.ErrLoadUnfinished) {
+		fmt.Fprintln(l.stderr, err)
+		if err := l.agreed(false, "This finishes it, and then compares."); err != nil {
+			return true, err
+		}
+		if err := l.finish(o); err != nil {
+			return true, err
+		}
+		if err := l.rewind(); err != nil {
+			return true, err
+		}
+		out, err = l.run(l.ctx, o.Ops.DryRunAllowlist, "")
+	}
 	if err != nil {
 		return true, l.tell(out, err)
 	}
 	fmt.Fprint(l.stderr, out.difference())
-	if out.Removed+out.Changed > 0 && !l.agreed(false, "It removes candidates, or changes their e-mail.") {
-		return true, wrong(errors.New("not agreed: nothing was changed"))
+	if out.Removed+out.Changed > 0 {
+		if err := l.agreed(false, "It removes candidates, or changes their e-mail."); err != nil {
+			if l.earlier.Finished {
+				err = wrong(fmt.Errorf("not agreed: %s", l.earlier.NothingChanged()))
+			}
+			return true, err
+		}
 	}
-	debug.FreeOSMemory()                                              // the next reading needs a table of its own
+	err = l.rewind()
+	return err != nil, err
+}
+
+// rewind goes back to the file's beginning, for another reading.
+func (l *candidatesLoad) rewind() error {
+	debug.FreeOSMemory()                                              // it needs a table of its own
 	if _, err := l.in.(io.Seeker).Seek(0, io.SeekStart); err != nil { // input has seen to it
-		return true, fmt.Errorf("read the candidates file again: %w", err)
+		return fmt.Errorf("read the candidates file again: %w", err)
 	}
-	return false, nil
+	return nil
+}
+
+// finish finishes a load that was cut off, as a change of its own.
+func (l *candidatesLoad) finish(o *app.Operator) error {
+	who, err := l.who(o)
+	if err != nil {
+		return err
+	}
+	return l.logged(o.Log(), who, mutation{What: "candidates load", Subject: l.sale, Reason: l.Reason, Before: map[string]bool{"finish_earlier": true}},
+		func(ctx context.Context) (any, error) {
+			var err error
+			l.earlier, err = o.Ops.FinishAllowlist(ctx, saleops.AllowlistOptions{WhileOpen: l.WhileOpen, Who: who})
+			if err != nil {
+				err = wrong(err)
+			}
+			return l.earlier, err
+		})
 }
 
 // run reads the file once into the loader. Its error is the command's, and tells
@@ -264,10 +312,13 @@ func (l *candidatesLoad) run(ctx context.Context, load allowlistLoader, who stri
 		},
 	})
 	bar.end()
+	if !out.Finished {
+		out.Finished, out.FinishedOf, out.FinishedSince = l.earlier.Finished, l.earlier.FinishedOf, l.earlier.FinishedSince
+	}
 	if written, rejectsErr := rejects.close(); rejectsErr != nil {
 		err = errors.Join(err, rejectsErr)
 	} else if written {
-		out.Rejects = l.Rejects
+		out.Rejects, out.RejectsRows = l.Rejects, min(rejects.rows, maxRejects)
 	}
 	out.Repeated, out.Seconds, out.PeakRSS = file.Repeated(), time.Since(began).Seconds(), peakRSS()
 	if out.Seconds > 0 {
@@ -284,22 +335,30 @@ func (l *candidatesLoad) run(ctx context.Context, load allowlistLoader, who stri
 	case err == nil:
 		return out, nil
 	case wrongFile != nil:
-		out.AllowlistReport = saleops.AllowlistReport{} // of part of a file
-		err = refused(errors.New("the file is wrong: nothing was changed"))
+		out.AllowlistReport = out.EarlierOnly() // the figures are of part of a file
+		err = out.refused(fmt.Errorf("the file is wrong: %s", out.NothingChanged()))
 	case listErr != nil:
-		out.AllowlistReport = saleops.AllowlistReport{}
-		err = refused(fmt.Errorf("nothing was changed: %w", listErr))
+		out.AllowlistReport = out.EarlierOnly()
+		err = out.refused(fmt.Errorf("%s: %w", out.NothingChanged(), listErr))
 	case isRefusal(err):
-		err = refused(err)
+		err = out.refused(err)
 	default:
 		err = wrong(err)
 	}
 	return out, err
 }
 
+// refused is refused, unless an earlier load was finished first, which is a change.
+func (r loadedCandidates) refused(err error) error {
+	if r.Finished {
+		return wrong(err)
+	}
+	return refused(err)
+}
+
 func isRefusal(err error) bool {
 	for _, refusal := range []error{
-		saleops.ErrBookingOpen, saleops.ErrLoadRunning, saleops.ErrRemovals, booking.ErrAllowlistMany, booking.ErrLedgerUnknown,
+		saleops.ErrBookingOpen, saleops.ErrLoadRunning, saleops.ErrLoadUnfinished, saleops.ErrRemovals, booking.ErrAllowlistMany, booking.ErrLedgerUnknown,
 	} {
 		if errors.Is(err, refusal) {
 			return true
@@ -328,7 +387,11 @@ func (l *candidatesLoad) tell(out loadedCandidates, err error) error {
 	if more := out.Wrong - min(linesTold, len(out.Errors)); more > 0 {
 		fmt.Fprintf(l.stderr, "and %d more wrong lines\n", more)
 	}
-	if out.Rejects != "" {
+	switch {
+	case out.Rejects == "":
+	case out.Wrong > out.RejectsRows:
+		fmt.Fprintf(l.stderr, "the first %s of %s wrong lines are in %s\n", thousands(out.RejectsRows), thousands(out.Wrong), out.Rejects)
+	default:
 		fmt.Fprintf(l.stderr, "the wrong lines are in %s\n", out.Rejects)
 	}
 	if out.Rows > 0 {
@@ -363,7 +426,7 @@ func (r loadedCandidates) difference() string {
 		b.WriteString("\n")
 	}
 	if r.Finished {
-		b.WriteString("  an earlier load had been cut off with its list in force, and was finished first\n")
+		fmt.Fprintf(&b, "  an earlier load, of %s since %s, had been cut off with its list in force, and was finished first\n", r.FinishedOf, when(r.FinishedSince))
 	}
 	return b.String()
 }
@@ -384,8 +447,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 // was meant.
 const maxRejects = 10_000
 
-// rejectsFile is a CSV of wrong lines, made when the first comes and put in its place
-// when it is whole, readable by its owner only.
+// rejectsFile is a CSV of wrong lines, a new file that is made when the first comes,
+// readable by its owner only.
 type rejectsFile struct {
 	path string
 	f    *os.File
@@ -395,9 +458,9 @@ type rejectsFile struct {
 
 func (r *rejectsFile) add(line *salefile.LineError) error {
 	if r.f == nil {
-		f, err := os.CreateTemp(filepath.Dir(r.path), ".rejects-*") // 0600
+		f, err := newFile(r.path)
 		if err != nil {
-			return err
+			return fmt.Errorf("--rejects: %w", err)
 		}
 		r.f, r.w = f, csv.NewWriter(f)
 		if err := r.w.Write([]string{"line", "reason", "row"}); err != nil {
@@ -410,18 +473,15 @@ func (r *rejectsFile) add(line *salefile.LineError) error {
 	return r.w.Write([]string{strconv.Itoa(line.Line), line.Err.Error(), strings.ToValidUTF8(line.Row(), "\ufffd")})
 }
 
-// close puts the file in its place; false when there was nothing to write.
+// close ends the file, or removes it; false when there was nothing to write.
 func (r *rejectsFile) close() (bool, error) {
 	if r.f == nil {
 		return false, nil
 	}
 	r.w.Flush()
 	err := errors.Join(r.w.Error(), r.f.Close())
-	if err == nil {
-		err = os.Rename(r.f.Name(), r.path)
-	}
 	if err != nil {
-		return false, errors.Join(fmt.Errorf("file of rejects: %w", err), os.Remove(r.f.Name()))
+		return false, errors.Join(fmt.Errorf("file of rejects: %w", err), os.Remove(r.path))
 	}
 	return true, nil
 }
@@ -560,7 +620,8 @@ candidates file that loads again. It is personal data: keep it no longer than it
 needed. Nothing is left behind under --out unless it is the whole list.
 
 Exit status: 0 written, whole; 1 the list is damaged, or was replaced meanwhile:
-what was written is not the list; 2 it could not be run.
+what was written is not the list; or it is unknown, Redis being empty; 2 it could not
+be run.
 
 Example:
   seatctl candidates export --out candidates.csv --data data/local`
@@ -576,7 +637,11 @@ func (c *candidatesExportCommand) Run(s *session) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	return c.export(s, o.Gate.Candidates(s.ctx))
+	list, err := listOf(s.ctx, o.Gate)
+	if err != nil {
+		return err
+	}
+	return c.export(s, list)
 }
 
 func (c *candidatesExportCommand) export(s *session, list iter.Seq2[booking.Candidate, error]) error {
@@ -584,8 +649,7 @@ func (c *candidatesExportCommand) export(s *session, list iter.Seq2[booking.Cand
 		_, err := writeCandidates(s.stdout, list)
 		return err
 	}
-	// Another's file, or one that others may read, is not written over.
-	f, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := newFile(c.Out)
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}

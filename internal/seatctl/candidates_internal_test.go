@@ -2,7 +2,9 @@ package seatctl
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -55,6 +57,47 @@ func TestExport_ABrokenListLeavesNoFile(t *testing.T) {
 		}
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("%v: the file: got %v, want none", broken, err)
+		}
+	}
+}
+
+// lostLater is a list of one candidate whose sale is another after it, or none.
+type lostLater struct {
+	after error
+	epoch string
+	asked bool
+}
+
+func (l *lostLater) Epoch(context.Context) (string, error) {
+	if l.asked {
+		return l.epoch, l.after
+	}
+	l.asked = true
+	return "e1", nil
+}
+
+func (*lostLater) Candidates(context.Context) iter.Seq2[booking.Candidate, error] {
+	return func(yield func(booking.Candidate, error) bool) {
+		yield(booking.Candidate{Code: "AB-0001", Email: "a@example.org"}, nil)
+	}
+}
+
+func TestExport_AListThatIsLostAmidItIsNotTheList(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ledger lostLater
+		want   error
+	}{
+		"Lost":    {lostLater{after: booking.ErrLedgerUnknown}, booking.ErrLedgerUnknown},
+		"Another": {lostLater{epoch: "e2"}, booking.ErrAllowlistMoved},
+		"There":   {lostLater{epoch: "e1"}, nil},
+	} {
+		list, err := listOf(t.Context(), &c.ledger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rows, err := writeCandidates(io.Discard, list); !errors.Is(err, c.want) || rows != 1 {
+			t.Errorf("%s: got %d rows, %v, want the one, and %v", name, rows, err, c.want)
 		}
 	}
 }

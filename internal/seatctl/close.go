@@ -28,9 +28,12 @@ acknowledged the switch, so that every later request is refused by its script, a
 two counts after it show no further seat; and when status.json says that booking is
 closed. While one of the two is missing it tries again for as long as --wait says,
 then tells which. It says what it does and does not ask: it is how a sale is stopped
-in a hurry, and open takes it back. It may be repeated.
+in a hurry, and open takes it back. So it also closes where the operator's log does
+not take it (the booking store is away, say), tells so, and tries that again at its
+end. It may be repeated.
 
-Exit status: 0 both; 1 it says what is missing; 2 it could not be run.
+Exit status: 0 both; 1 it says what is missing, or closed and not in the log; 2 it
+could not be run.
 
 Example:
   seatctl close --reason "gateway is out" --data data/local`
@@ -41,7 +44,7 @@ type closed struct {
 	Sale   string `json:"sale"`
 	Reason string `json:"reason"`
 	// WasOpen and Forgot say how the switch stood.
-	WasOpen bool      `json:"was_open"`
+	WasOpen *bool     `json:"was_open"` // nil: it could not be read
 	Forgot  time.Time `json:"forgot_opening_at,omitzero"`
 	saleops.Switched
 }
@@ -68,14 +71,16 @@ func (s *session) closeBooking(c *closeCommand, o *app.Operator, sw *saleops.Swi
 	if sale, err := o.Gate.Sale(s.ctx); err == nil {
 		out.Sale = sale.Name
 	}
+	var before any // nothing, of a switch that nobody has read
 	was, err := o.Gate.ReadStatus(s.ctx)
 	switch {
 	case errors.Is(err, booking.ErrLedgerUnknown):
 		return wrong(fmt.Errorf("%w: it sells nothing, and has nothing to close", err))
 	case err != nil:
 		fmt.Fprintf(s.stderr, "how the switch stands cannot be read: %v\n", err)
+	default:
+		before, out.WasOpen, out.Forgot = switchState(was), &was.Open, was.OpensAt
 	}
-	out.WasOpen, out.Forgot = was.Open, was.OpensAt
 	what := fmt.Sprintf("This closes booking of sale %s, which is open, with %d seats admitted.", out.Sale, was.Total)
 	switch {
 	case err != nil:
@@ -86,7 +91,7 @@ func (s *session) closeBooking(c *closeCommand, o *app.Operator, sw *saleops.Swi
 		what = fmt.Sprintf("Booking of sale %s is closed; this closes it once more.", out.Sale)
 	}
 	fmt.Fprintln(s.stderr, what)
-	m := mutation{What: "close", Subject: out.Sale, Reason: c.Reason, Before: switchState(was)}
+	m := mutation{What: "close", Subject: out.Sale, Reason: c.Reason, Before: before, Anyway: true}
 	err = s.mutate(o, m, func(ctx context.Context) (any, error) {
 		out.Switched, err = sw.Close(ctx, c.Wait)
 		switch {
@@ -104,7 +109,8 @@ func (s *session) closeBooking(c *closeCommand, o *app.Operator, sw *saleops.Swi
 	}
 	if len(out.Missing) > 0 {
 		text := fmt.Errorf("missing: %s: repeat it", strings.Join(out.Missing, "; "))
-		if err != nil && !errors.Is(err, errMissing) {
+		// More than that something is missing is told too: that the log has no end, say.
+		if err != nil && err != errMissing { //nolint:errorlint // as it is, with nothing around it
 			text = fmt.Errorf("%w; %w", text, err)
 		}
 		return wrong(text)

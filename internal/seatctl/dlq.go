@@ -62,7 +62,7 @@ func (c *dlqListCommand) Run(s *session) (err error) {
 			Queue       queueFigures         `json:"queue"`
 		}{list, figuresOf(stats)})
 	}
-	_, err = fmt.Fprint(s.stdout, tellDead(list), tellQueue(stats))
+	_, err = fmt.Fprint(s.stdout, tellDead(list, stats), tellQueue(stats))
 	return err
 }
 
@@ -82,8 +82,11 @@ func tellQueue(q booking.QueueStats) string {
 	return fmt.Sprintf("queue: %d waiting, %d in flight, %d dead, the oldest for %s\n", q.Waiting, q.InFlight, q.Dead, q.OldestAge.Round(time.Second))
 }
 
-func tellDead(list []saleops.DeadLetter) string {
-	if len(list) == 0 {
+func tellDead(list []saleops.DeadLetter, q booking.QueueStats) string {
+	switch {
+	case len(list) == 0 && q.Dead > 0:
+		return fmt.Sprintf("none of the %d dead letters can be seen now: another look, or a redrive, has them; look again in a minute\n", q.Dead)
+	case len(list) == 0:
 		return "there are no dead letters\n"
 	}
 	var b strings.Builder
@@ -217,8 +220,8 @@ func (c *dlqRedriveCommand) Run(s *session) (err error) {
 		}
 		n, subject = len(letters), strings.Join(c.ID, " ")
 	}
-	if !s.agreed(c.Yes, fmt.Sprintf("This has %d of %d dead letters delivered again.", n, before.Dead)) {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, fmt.Sprintf("This has %d of %d dead letters delivered again.", n, before.Dead)); err != nil {
+		return err
 	}
 	var out redriven
 	err = s.mutate(o, mutation{What: "dlq redrive", Subject: subject, Before: figuresOf(before)}, func(ctx context.Context) (any, error) {

@@ -1,9 +1,11 @@
 package seatctl
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strings"
 
@@ -77,10 +79,26 @@ func (*bookingsExportCommand) unreadable(done saleops.ExportDone) error {
 	return wrong(fmt.Errorf("%d records cannot be read and are not in it: attempts %s", len(done.Unreadable), strings.Join(done.Unreadable, ", ")))
 }
 
-// exportInto writes a new file, or leaves none. Another's file, or one that others may
-// read, is not written over.
+// absent is an error when something has that path; "" is none.
+func absent(path string) error {
+	if path == "" {
+		return nil
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("%s: %w: name a new file", path, os.ErrExist)
+	}
+	return nil
+}
+
+// newFile makes a file that its owner only reads. Another's file, or one that others
+// may read, is not written over.
+func newFile(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// exportInto writes a new file, or leaves none.
 func exportInto(path string, write func(io.Writer) (saleops.ExportDone, error)) (saleops.ExportDone, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := newFile(path)
 	if err != nil {
 		return saleops.ExportDone{}, fmt.Errorf("--out: %w", err)
 	}
@@ -92,4 +110,39 @@ func exportInto(path string, write func(io.Writer) (saleops.ExportDone, error)) 
 		return done, errors.Join(err, os.Remove(path))
 	}
 	return done, nil
+}
+
+// listLedger is the allowlist, and the sale that it is of.
+type listLedger interface {
+	Epoch(ctx context.Context) (string, error)
+	Candidates(ctx context.Context) iter.Seq2[booking.Candidate, error]
+}
+
+// listOf is the allowlist of the sale in force. An empty Redis has no candidate, which
+// is not the list: that is an error, at the end too when Redis was lost meanwhile.
+func listOf(ctx context.Context, l listLedger) (iter.Seq2[booking.Candidate, error], error) {
+	began, err := l.Epoch(ctx)
+	if err != nil {
+		return nil, unknownList(err)
+	}
+	return func(yield func(booking.Candidate, error) bool) {
+		for c, err := range l.Candidates(ctx) {
+			if !yield(c, err) {
+				return
+			}
+		}
+		switch now, err := l.Epoch(ctx); {
+		case err != nil:
+			yield(booking.Candidate{}, unknownList(err))
+		case now != began:
+			yield(booking.Candidate{}, booking.ErrAllowlistMoved)
+		}
+	}, nil
+}
+
+func unknownList(err error) error {
+	if errors.Is(err, booking.ErrLedgerUnknown) {
+		return wrong(fmt.Errorf("the allowlist is unknown, not empty: %w; then load the candidates again", err))
+	}
+	return err
 }

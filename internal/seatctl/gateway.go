@@ -172,8 +172,8 @@ func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, out *check
 	case st.GrantsLeft == 0:
 		return out.step("token", fmt.Errorf("there is none, and the hour's %d grants are used up: next at %s", st.GrantsAnHour, when(st.NextGrant)), "")
 	}
-	if !s.agreed(c.Yes, fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)) {
-		return out.step("token", errors.New("there is none, and using a grant was not agreed to"), "")
+	if err := s.agreed(c.Yes, fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)); err != nil {
+		return out.step("token", fmt.Errorf("there is none, and using a grant was not agreed to: %w", err), "")
 	}
 	grants := func(left int) map[string]int { return map[string]int{"grants_left": left} }
 	after := st

@@ -24,12 +24,12 @@ type logCommand struct {
 // Help is kong's detailed help.
 func (*logCommand) Help() string {
 	return `Reads who changed what, when, from where and why, one change a line, the newest
-last, with how its subject stood before and after. It changes nothing, and needs
-the booking store alone. An outcome is
+last, with how its subject stood before and after in lines of their own. It changes
+nothing, and needs the booking store alone. An outcome is
 
   done      made
   refused   nothing was changed
-  failed    ended by an error; what stands under AFTER was changed before it
+  failed    ended by an error; what "after" tells was changed before it
   unknown   its last step may have been made
   NO END    begun, and then cut off or still at work
 
@@ -169,15 +169,15 @@ func (s *session) printChanges(changes []changed) error {
 		_, err := fmt.Fprintln(s.stdout, "no change is logged")
 		return err
 	}
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "BEGAN\tOUTCOME\tWHAT\tSUBJECT\tWHO\tFROM\tREASON\tBEFORE\tAFTER")
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "BEGAN\tOUTCOME\tWHAT\tSUBJECT\tWHO\tFROM\tREASON")
 	for _, c := range changes {
 		outcome := string(c.Outcome)
 		if c.Outcome == booking.LogBegun {
 			outcome = noEnd
 		}
-		cells := []string{outcome, c.What, c.Subject, c.Who, c.From, c.Reason, string(c.Before), string(c.After)}
+		cells := []string{outcome, c.What, c.Subject, c.Who, c.From, c.Reason}
 		for i, text := range cells {
 			cells[i] = cmp.Or(printable(text), "-")
 		}
@@ -185,6 +185,16 @@ func (s *session) printChanges(changes []changed) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	// How a subject stood is as long as it needs to be, and would push the columns apart.
+	var b strings.Builder
+	i := -1 // the heading
+	for row := range strings.Lines(table.String()) {
+		b.WriteString(row)
+		if i >= 0 {
+			fmt.Fprintf(&b, "  before  %s\n  after   %s\n", cmp.Or(printable(string(changes[i].Before)), "-"), cmp.Or(printable(string(changes[i].After)), "-"))
+		}
+		i++
 	}
 	_, err := fmt.Fprint(s.stdout, b.String())
 	return err

@@ -12,7 +12,7 @@ import (
 	store "holdfast/internal/store/sqlite"
 )
 
-func TestLog_ShowsEachChangeInOneLine(t *testing.T) {
+func TestLog_ShowsEachChangeAndHowItsSubjectStood(t *testing.T) {
 	t.Parallel()
 	s := stopped(t, time.Minute)
 	s.serve(t, 0)
@@ -52,13 +52,19 @@ func TestLog_ShowsEachChangeInOneLine(t *testing.T) {
 	got.want(t, 0, "BEGAN", "duty (uid 1000)", "drill??[2J")
 	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
 	for i, want := range [][]string{
-		{"BEGAN", "OUTCOME", "WHO", "BEFORE", "AFTER"},
-		{old.At.Format(time.RFC3339), "refused", "rebuild", "demo", "host", `{"n":1}`},
+		{"BEGAN", "OUTCOME", "WHO", "REASON"},
+		{old.At.Format(time.RFC3339), "refused", "rebuild", "demo", "host"},
+		{"  before  {\"n\":1}"},
+		{"  after   -"},
 		{cut.At.Format(time.RFC3339), "NO END", "holds extend", "run"},
-		{last.At.Format(time.RFC3339), "done", "refunds retry", "CK1", `{"n":2}`},
+		{"  before  {\"n\":1}"},
+		{"  after   -"},
+		{last.At.Format(time.RFC3339), "done", "refunds retry", "CK1"},
+		{"  before  {\"n\":1}"},
+		{"  after   {\"n\":2}"},
 	} {
 		for _, text := range want {
-			if len(lines) != 4 || !strings.Contains(lines[i], text) {
+			if len(lines) != 10 || !strings.Contains(lines[i], text) {
 				t.Fatalf("line %d: it does not say %q:\n%s", i, text, got.stdout)
 			}
 		}

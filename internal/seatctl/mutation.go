@@ -20,6 +20,9 @@ import (
 // on a time of its own: an interrupted command still says how far it came.
 const logTimeout = 5 * time.Second
 
+// hurryTimeout is for the first entry of a change that is made all the same.
+const hurryTimeout = 2 * time.Second
+
 // mutation is a change that a command makes, as the operator's log has it. Subject and
 // Before hold no candidate code, e-mail address, phone number or secret.
 type mutation struct {
@@ -31,11 +34,20 @@ type mutation struct {
 	Reason string
 	// Before is how the subject stands; it is stored as JSON.
 	Before any
+	// Anyway: it is made also where it cannot be logged, and ends with exit status 1 then.
+	// That is for what stops a sale, which waits for neither store nor platform.
+	Anyway bool
 }
 
 // refused says of a change that it was not made and that nothing was changed, for a
 // reason that the operator can see to: exit status 1, and "refused" in the log.
 func refused(err error) error { return wrong(&refusal{err}) }
+
+// notAsShown says of a change that it was not made over something else than its operator
+// was shown.
+func notAsShown() error {
+	return refused(fmt.Errorf("refused: %w: nothing was changed", booking.ErrNotAsShown))
+}
 
 type refusal struct{ err error }
 
@@ -50,11 +62,50 @@ func (r *refusal) Unwrap() error { return r.err }
 // as failed. A change whose end could not be logged is made all the same, so that its
 // command still tells of it, and ends with exit status 1.
 func (s *session) mutate(o *app.Operator, m mutation, do func(ctx context.Context) (after any, err error)) error {
+	if m.Anyway {
+		return s.anyway(o.Log(), func(ctx context.Context) (string, error) { return o.Who(ctx, s.platform, s.getenv) }, m, do)
+	}
 	who, err := s.who(o)
 	if err != nil {
 		return err
 	}
 	return s.logged(o.Log(), who, m, do)
+}
+
+// anyway is mutate for a change of Anyway. Its operator is told at once that it is not
+// logged, and its first entry is tried again once the change has ended.
+func (s *session) anyway(log app.OperatorLog, who func(ctx context.Context) (string, error), m mutation, do func(ctx context.Context) (after any, err error)) error {
+	entry, err := s.entry(m)
+	if err != nil {
+		return notBegun(err)
+	}
+	begin := func(ctx context.Context) (err error) {
+		if entry.Who, err = who(ctx); err != nil {
+			return err
+		}
+		return log.AppendLog(ctx, entry)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, hurryTimeout)
+	missing := begin(ctx)
+	cancel()
+	if missing != nil && s.ctx.Err() != nil {
+		return notBegun(missing)
+	}
+	if missing != nil {
+		fmt.Fprintf(s.stderr, "THE OPERATOR'S LOG DOES NOT HAVE THIS, and it is done all the same: %v\n", missing)
+	}
+	state, did := do(s.ctx)
+	after, logErr := logJSON(state)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(s.ctx), logTimeout)
+	defer cancel()
+	if missing != nil {
+		if err := begin(ctx); err != nil {
+			return notLogged(did, "it", entry, err)
+		}
+		fmt.Fprintln(s.stderr, "the operator's log has it now")
+	}
+	logErr = errors.Join(logErr, log.AppendLog(ctx, entry.End(time.Now().UTC(), outcome(did), after)))
+	return notLogged(did, "its end", entry, logErr)
 }
 
 // who is the operator by the platform; an error says that nothing was changed.
@@ -68,15 +119,11 @@ func (s *session) who(o *app.Operator) (string, error) {
 
 // logged is mutate for an operator who is known.
 func (s *session) logged(log app.OperatorLog, who string, m mutation, do func(ctx context.Context) (after any, err error)) error {
-	before, err := logJSON(m.Before)
+	entry, err := s.entry(m)
 	if err != nil {
 		return notBegun(err)
 	}
-	now := time.Now()
-	entry := booking.LogEntry{
-		Version: booking.LogEntryVersion, ID: booking.NewLogID(now), At: now.UTC(), Who: who, From: s.from(),
-		What: m.What, Subject: m.Subject, Reason: m.Reason, Before: before, Outcome: booking.LogBegun,
-	}
+	entry.Who = who
 	ctx, cancel := context.WithTimeout(s.ctx, logTimeout)
 	err = log.AppendLog(ctx, entry)
 	cancel()
@@ -89,18 +136,34 @@ func (s *session) logged(log app.OperatorLog, who string, m mutation, do func(ct
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(s.ctx), logTimeout)
 	defer cancel()
 	logErr = errors.Join(logErr, log.AppendLog(ctx, entry.End(time.Now().UTC(), outcome(did), after)))
+	return notLogged(did, "its end", entry, logErr)
+}
+
+// entry is the change's first one, for whoever makes it.
+func (s *session) entry(m mutation) (booking.LogEntry, error) {
+	before, err := logJSON(m.Before)
+	now := time.Now()
+	return booking.LogEntry{
+		Version: booking.LogEntryVersion, ID: booking.NewLogID(now), At: now.UTC(), From: s.from(),
+		What: m.What, Subject: m.Subject, Reason: m.Reason, Before: before, Outcome: booking.LogBegun,
+	}, err
+}
+
+// notLogged is how a change ended, and that the log lacks it, or its end, unless it does
+// not.
+func notLogged(did error, lacks string, entry booking.LogEntry, logErr error) error {
 	switch {
 	case logErr == nil:
 		return did
 	case did == nil:
-		return wrong(fmt.Errorf("it was done, but the operator's log does not have its end (change %s): %w", entry.ID, logErr))
+		return wrong(fmt.Errorf("it was done, but the operator's log does not have %s (change %s): %w", lacks, entry.ID, logErr))
 	}
 	code := exitNotRun
 	var e *exitError
 	if errors.As(did, &e) {
 		code = e.code
 	}
-	return &exitError{code, fmt.Errorf("%w; and the operator's log does not have its end (change %s): %w", did, entry.ID, logErr)}
+	return &exitError{code, fmt.Errorf("%w; and the operator's log does not have %s (change %s): %w", did, lacks, entry.ID, logErr)}
 }
 
 // notBegun says that the change was not made, since nobody would know who made it.
@@ -166,7 +229,10 @@ func (s *session) typed(word, given, what string) error {
 	if given == "" {
 		fmt.Fprint(s.stderr, "Type the sale's name: ")
 		line, err := s.readLine()
-		if err != nil && line == "" {
+		switch {
+		case errors.Is(err, errInterrupted):
+			return err
+		case err != nil && line == "":
 			return wrong(errors.New("the sale's name was not typed: nothing was changed"))
 		}
 		given = strings.TrimSpace(line)
@@ -177,11 +243,37 @@ func (s *session) typed(word, given, what string) error {
 	return nil
 }
 
-// readLine reads one line and nothing of the next, which may answer another question.
+// errInterrupted ends a question that the operator does not answer.
+var errInterrupted = errors.New("interrupted: nothing was changed")
+
+// readLine reads one line and nothing of the next, which may answer another question;
+// errInterrupted when somebody ends the command instead. The reading is then left
+// behind, and what it reads is lost.
 func (s *session) readLine() (string, error) {
+	type answer struct {
+		line string
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		line, err := readLine(s.stdin)
+		read <- answer{line, err}
+	}()
+	select {
+	case a := <-read:
+		if s.ctx.Err() == nil {
+			return a.line, a.err
+		}
+	case <-s.ctx.Done():
+	}
+	fmt.Fprintln(s.stderr)
+	return "", errInterrupted
+}
+
+func readLine(from io.Reader) (string, error) {
 	var line []byte
 	for one := make([]byte, 1); ; {
-		n, err := s.stdin.Read(one)
+		n, err := from.Read(one)
 		if n > 0 && one[0] == '\n' {
 			return string(line), nil
 		}

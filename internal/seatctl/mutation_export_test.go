@@ -22,7 +22,7 @@ func Change(ctx context.Context, log app.OperatorLog, getenv func(string) string
 // Typed asks for the sale's name twice, and returns the exit code and what was said.
 func Typed(stdin io.Reader, name, given string) (code int, stderr string) {
 	var errs bytes.Buffer
-	s := &session{stdin: stdin, stderr: &errs}
+	s := &session{ctx: context.Background(), stdin: stdin, stderr: &errs}
 	err := s.typed(name, given, "This resets the sale.")
 	if err == nil {
 		err = s.typed(name, given, "Once more.")

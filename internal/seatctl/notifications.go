@@ -57,7 +57,7 @@ func (c *notificationsListCommand) Run(s *session) (err error) {
 		err = s.printJSON(struct {
 			Notifications []notice `json:"notifications"`
 		}{list})
-	} else {
+	} else if len(open) > 0 || len(unreadable) == 0 {
 		err = s.printNotices(open)
 	}
 	if err == nil && len(unreadable) > 0 {
@@ -133,9 +133,10 @@ type notificationsCloseCommand struct {
 func (*notificationsCloseCommand) Help() string {
 	return `For a notification of money that is nobody's here, or that a person has seen to. It
 shows the notification, why it is open and what the gateway says of its transaction
-now, and closes it as an anomaly if it is still open then. No seat and no refund is
-made of it and no sweep looks at it again. Refused, unless --force: one that
-a look can still close, or whose money can be decided with bookings resolve.
+now, and closes it as an anomaly if it is still open then, for the same reason. No
+seat and no refund is made of it and no sweep looks at it again. Refused, unless
+--force: one that a look can still close, or whose money can be decided with bookings
+resolve.
 
 Exit status: 0 closed as an anomaly, now or before; 1 refused, not agreed, or it was
 closed as paid or refund; 2 it could not be run.
@@ -190,8 +191,8 @@ func (s *session) closeNotice(c *notificationsCloseCommand, o *app.Operator) err
 	if look.Objection != "" && !c.Force {
 		return wrong(fmt.Errorf("refused: %s: nothing was changed", look.Objection))
 	}
-	if !s.agreed(c.Yes, fmt.Sprintf("This closes it as an anomaly by the word of %s: nothing comes of its money here.", by)) {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, fmt.Sprintf("This closes it as an anomaly by the word of %s: nothing comes of its money here.", by)); err != nil {
+		return err
 	}
 	var (
 		now    booking.Notification
@@ -202,6 +203,12 @@ func (s *session) closeNotice(c *notificationsCloseCommand, o *app.Operator) err
 		What: "notifications close", Subject: look.ID, Reason: c.Reason,
 		Before: closing{Transaction: look.Transaction},
 	}, func(ctx context.Context) (any, error) {
+		// Whoever answers a question may take an hour: a record or a refund may be there now.
+		if again, err := notices.Look(ctx, c.ID); err != nil {
+			return nil, wrong(fmt.Errorf("nothing was changed: %w", err))
+		} else if !again.Closed() && (again.Why != look.Why || again.Objection != look.Objection) {
+			return nil, refused(fmt.Errorf("refused: %w: why it is open: %s: nothing was changed", booking.ErrNotAsShown, printable(again.Why)))
+		}
 		var off, err error
 		now, mine, off, err = notices.Close(ctx, look, c.Force)
 		after := closing{look.Transaction, now.Outcome, mine && look.Objection != ""}

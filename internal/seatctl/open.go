@@ -21,16 +21,17 @@ type openCommand struct {
 // Help is kong's detailed help.
 func (*openCommand) Help() string {
 	return `Says what will be opened (the sale, its levels and caps, how many candidates are on
-the allowlist) and looks at what must be right: the epoch, caps, allowlist, no load
-and no rebuild unfinished, replicas that acknowledge, Redis that evicts nothing,
-status.json, the gateway's token, a sweep in the last two minutes, a worker, no dead
-letters. It refuses what would make the opening wrong, warns of the rest, and asks.
+the allowlist) and looks at what must be right: the epoch, and that no reset was lost;
+caps; an allowlist with all its e-mails, and no load of one at work; no rebuild
+unfinished; replicas that acknowledge; Redis that evicts nothing; status.json; the
+gateway's token; a sweep in the last two minutes; a worker; no dead letters. It refuses what would make the opening wrong, warns of the rest, and asks.
 For a scheduled opening what can still come right until then only warns.
 
-Then it moves the switch, acknowledged, reads the ledger back, and waits a few seconds
-for status.json to say so. A scheduled opening is kept by Redis and comes by its
-clock; close forgets it. While booking is open an opening cannot be scheduled. It may
-be repeated.
+Then it moves the switch, acknowledged, if sale, epoch and switch are still as it has
+shown them; else it is refused. It reads the ledger back, and waits a few seconds for
+status.json to say so. A scheduled opening is kept by Redis and comes by its clock;
+close forgets it. While booking is open an opening cannot be scheduled. It may be
+repeated.
 
 Exit status: 0 open, or scheduled, and both ledger and status.json say so; 1 refused,
 not agreed, or it says what is missing; 2 it could not be run.
@@ -99,14 +100,16 @@ func (s *session) openBooking(c *openCommand, o *app.Operator, sw *saleops.Switc
 	if out.Warned() {
 		what += " There are warnings."
 	}
-	if !s.agreed(c.Yes, what) {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, what); err != nil {
+		return err
 	}
 	m := mutation{What: "open", Subject: out.Sale.Name, Before: switchState(out.Was)}
 	if err := s.mutate(o, m, func(ctx context.Context) (any, error) {
-		did, err := sw.Open(ctx, out.At)
+		did, err := sw.Open(ctx, out.Opening)
 		out.Opened = &did
 		switch {
+		case errors.Is(err, booking.ErrNotAsShown):
+			err = notAsShown()
 		case errors.Is(err, booking.ErrAllowlistHalf):
 			err = refused(fmt.Errorf("%w: nothing was changed", err))
 		case errors.Is(err, booking.ErrNotAcknowledged):
@@ -114,7 +117,10 @@ func (s *session) openBooking(c *openCommand, o *app.Operator, sw *saleops.Switc
 		case err != nil:
 			err = wrong(err)
 		}
-		return did, err
+		return struct {
+			OpensAt time.Time `json:"opens_at,omitzero"`
+			saleops.Switched
+		}{out.At, did}, err
 	}); err != nil {
 		return err
 	}

@@ -34,10 +34,12 @@ needed first (seatctl bookings export).
   notifications   whose payment they were of, and the payer's words
   mails           the files in the data folder, with the drivers of one machine
 
-It refuses whatever reset refuses, while a refund is not done, and while the running
-sale's last booking is younger than --older-than. Records, refunds and notifications
-of earlier sales go one by one, by their own age. It goes in small steps, and may be
-run again at any time: after an interruption it must be.
+It refuses whatever reset refuses, while a refund is not done, and while a booking of
+any sale is younger than --older-than: money for it may still come, and needs what Redis
+keeps. With --keep-candidates Redis keeps it, and only the running sale's bookings must
+be old enough. Records, refunds and notifications go one by one, by their own age. While
+Redis is purged no allowlist can be loaded. It goes in small steps, and may be run again:
+after an interruption it must be, half a minute later if it was killed.
 
 What it cannot reach: the back office's table, mails that were sent, backups and
 exports, the journal of the processes, and what the functions have given up on. The
@@ -59,6 +61,8 @@ type purgeTold struct {
 	// Before: what ended before that goes.
 	Before  time.Time `json:"before"`
 	Against []string  `json:"against"`
+	// Unmailed is how many of the paid bookings have no confirmation mail, and get none.
+	Unmailed int `json:"unmailed"`
 	saleops.Purged
 }
 
@@ -81,8 +85,8 @@ func (c *purgeCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	out := purgeTold{Sale: plan.Sale, Reason: c.Reason, DryRun: c.DryRun, Before: plan.Before.UTC(), Against: append([]string{}, plan.Against...), Purged: plan.Would}
-	fmt.Fprintf(s.stderr, "sale %s, epoch %s, at %s: what ended before %s goes\n%s", plan.Sale, plan.Epoch, when(plan.At), when(plan.Before), tellPurged("would go", plan.Would))
+	out := purgeTold{Sale: plan.Sale, Reason: c.Reason, DryRun: c.DryRun, Before: plan.Before.UTC(), Against: append([]string{}, plan.Against...), Unmailed: plan.Unmailed, Purged: plan.Would}
+	fmt.Fprintf(s.stderr, "sale %s, epoch %s, at %s: what ended before %s goes\n%s%s", plan.Sale, plan.Epoch, when(plan.At), when(plan.Before), tellPurged("would go", plan.Would), tellUnmailed(plan.ResetPlan))
 	for _, text := range plan.Against {
 		fmt.Fprintf(s.stderr, "  AGAINST IT: %s\n", text)
 	}

@@ -19,6 +19,7 @@ import (
 type rebuildCommand struct {
 	Reason  string `help:"Why; kept in the operator's log." required:"" placeholder:"TEXT"`
 	Sale    string `help:"Sale file. Without it the sale that Redis still has." placeholder:"FILE"`
+	Epoch   string `help:"The sale that runs, by its epoch, where the store has two that claim to: for the person who has decided it." placeholder:"EPOCH"`
 	Confirm string `help:"The sale's name, instead of typing it." placeholder:"NAME"`
 	JSON    bool   `help:"Print one JSON document."`
 }
@@ -33,6 +34,11 @@ ledger is there, while booking is open or would open by itself, when a record or
 refund cannot be read, and when a cap would be exceeded. Booking stays closed, and
 the candidates must be loaded again.
 
+When Redis had lost a reset and the sale that it ended went on, the store has two sales
+that claim to be the running one: it refuses, and a person must say which, with --epoch.
+The other's seats are then nobody's, and people who have paid for them need their money
+back. What was said stays said, for later rebuilds too.
+
 Run it again until it says "rebuilt": it starts anew, and of two runs at the same
 time only the one that began last goes on. A run whose last steps were not all
 acknowledged leaves a ledger that sells once it is opened; the next run finds it,
@@ -43,7 +49,8 @@ or not finished, or rebuilt and a seat is paid by money that has a refund; 2 it
 could not be run.
 
 Example:
-  seatctl rebuild --reason "primary and replica lost" --sale sale.yaml`
+  seatctl rebuild --reason "primary and replica lost" --sale sale.yaml
+  seatctl rebuild --reason "reset lost, nothing was sold after it" --epoch 1ngtsa07kq3m`
 }
 
 // rebuilt is what the command tells.
@@ -84,17 +91,33 @@ func (c *rebuildCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.typed(sale.Name, c.Confirm, fmt.Sprintf("This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid.", sale.Name)); err != nil {
+	what := fmt.Sprintf("This restores the seats of sale %s into an empty Redis, from the booking store,\nand releases what is past its deadline and not paid.", sale.Name)
+	before := map[string]string{"epoch": epoch}
+	if c.Epoch != "" {
+		what += fmt.Sprintf("\nIt takes the sale of epoch %s because you say so. What other sales have sold is\nthen nobody's seat, and this cannot be taken back.", c.Epoch)
+		before["chosen"] = c.Epoch
+	}
+	if err := s.typed(sale.Name, c.Confirm, what); err != nil {
 		return err
 	}
 	var out *rebuilt
 	err = s.mutate(o, mutation{
-		What: "rebuild", Subject: sale.Name, Reason: c.Reason, Before: map[string]string{"epoch": epoch},
+		What: "rebuild", Subject: sale.Name, Reason: c.Reason, Before: before,
 	}, func(ctx context.Context) (any, error) {
+		// Somebody may have opened booking of an earlier run's ledger since.
+		switch now, err := c.shut(s, o); {
+		case err != nil:
+			return nil, err
+		case now != epoch:
+			return nil, notAsShown()
+		}
+		if err := c.choose(ctx, o); err != nil {
+			return nil, err
+		}
 		did, err := o.Ops.Rebuild(ctx, sale)
 		figures := tellRebuilt(sale.Name, c.Reason, did)
 		switch {
-		case errors.Is(err, saleops.ErrNotLost), errors.Is(err, saleops.ErrNotDrained):
+		case errors.Is(err, saleops.ErrNotLost), errors.Is(err, saleops.ErrNotDrained), errors.Is(err, saleops.ErrTwoSales):
 			return nil, refused(fmt.Errorf("%w: nothing was changed", err))
 		case err != nil:
 			return figures, wrong(fmt.Errorf("rebuild not finished: %w", err))
@@ -114,6 +137,20 @@ func (c *rebuildCommand) Run(s *session) (err error) {
 		err = wrong(nil)
 	}
 	return err
+}
+
+// choose writes down which sale is rebuilt, where the operator says so.
+func (c *rebuildCommand) choose(ctx context.Context, o *app.Operator) error {
+	if c.Epoch == "" {
+		return nil
+	}
+	switch err := o.Resetter().Choose(ctx, c.Epoch); {
+	case errors.Is(err, saleops.ErrNotLost), errors.Is(err, saleops.ErrNotDrained), errors.Is(err, saleops.ErrNoSuchEpoch):
+		return refused(fmt.Errorf("%w: nothing was changed", err))
+	case err != nil:
+		return wrong(fmt.Errorf("rebuild not finished: %w", err))
+	}
+	return nil
 }
 
 func tellRebuilt(sale, reason string, did saleops.Rebuilt) rebuilt {
@@ -140,9 +177,9 @@ func (c *rebuildCommand) shut(s *session, o *app.Operator) (epoch string, err er
 	case err != nil:
 		return "", err
 	case opens && epoch == "":
-		return "", wrong(errors.New("this Redis has lost its epoch but not its switch, and would sell as soon as it is rebuilt: it did not come back empty; empty it, then rebuild: nothing was changed"))
+		return "", refused(errors.New("this Redis has lost its epoch but not its switch, and would sell as soon as it is rebuilt: it did not come back empty; empty it, then rebuild: nothing was changed"))
 	case opens:
-		return "", wrong(errors.New("booking is open, or will open by itself: run seatctl close, then rebuild: nothing was changed"))
+		return "", refused(errors.New("booking is open, or will open by itself: run seatctl close, then rebuild: nothing was changed"))
 	}
 	return epoch, nil
 }

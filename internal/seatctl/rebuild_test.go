@@ -3,11 +3,13 @@ package seatctl_test
 import (
 	"encoding/json"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"holdfast/internal/booking"
 	"holdfast/internal/booking/bookingtest"
+	store "holdfast/internal/store/sqlite"
 )
 
 // Refunds come back with the seats; one whose money pays for a seat is said, and no
@@ -91,4 +93,36 @@ func TestRebuild_RefusesWhileBookingIsOrWouldBeOpen(t *testing.T) {
 	s.do(t, "SET", "booking:open", "1")
 	rebuild().want(t, 1, "is not lost", "nothing was changed")
 	wantLogged(t, s.data, "rebuild", "refused ")
+}
+
+// Redis has lost a reset and sold on: nobody but a person can say which sale runs, and
+// the log has what was said.
+func TestRebuild_TakesTheSaleThatIsNamed(t *testing.T) {
+	t.Parallel()
+	s, paid := ended(t, time.Hour)
+	records, err := store.Open(t.Context(), filepath.Join(s.data, "store.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = records.Close() })
+	begun := booking.NextEpoch(bookingtest.Epoch, s.Clock.Now())
+	if err := records.MarkEpoch(t.Context(), booking.EpochMark{Version: booking.EpochMarkVersion, Epoch: begun, At: paid.Record.AdmittedAt.Add(-time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "", "audit", "--data", s.data).want(t, 1, "epoch", "Redis has lost that reset")
+	rebuild := func(args ...string) result {
+		return run(t, "", append([]string{"rebuild", "--data", s.data, "--reason", "reset lost", "--confirm", bookingtest.Sale().Name}, args...)...)
+	}
+	rebuild("--epoch", begun).want(t, 1, "is not lost", "nothing was changed")
+	s.do(t, "DEL", "adm:epoch")
+	s.do(t, "DEL", "adm:seen")
+	rebuild().want(t, 1, "with --epoch", begun, bookingtest.Epoch, "nothing was changed")
+	rebuild("--epoch", "1nmkmg0bbbbb").want(t, 1, "it has these: "+bookingtest.Epoch+", "+begun, "nothing was changed")
+	rebuild("--epoch", bookingtest.Epoch, "--confirm", "other").want(t, 1, "What other sales have sold", "nothing was changed")
+	if mark, err := records.EpochMark(t.Context()); err != nil || mark.Epoch != begun {
+		t.Errorf("mark after refusals: got %+v, %v, want it as it was", mark, err)
+	}
+	rebuild("--epoch", bookingtest.Epoch).want(t, 0, "rebuilt sale demo, epoch "+bookingtest.Epoch, "1: 1 paid, 0 held")
+	wantLogged(t, s.data, `{"chosen":"`+bookingtest.Epoch+`","epoch":""}`, "done {")
+	s.audit(t)
 }

@@ -214,6 +214,32 @@ func TestPurge_NamesGoAndTheRestStays(t *testing.T) {
 	run(t, "", "log", "--data", s.data).want(t, 0, "purge", "event is over")
 }
 
+// Who has paid and was never written to must not be forgotten unsaid.
+func TestPurge_SaysWhoWasNeverMailed(t *testing.T) {
+	t.Parallel()
+	s, paid := ended(t, 40*24*time.Hour)
+	row, err := s.rdb.HGet(t.Context(), "{sale}:adm:seen", paid.Code).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unsent := strings.Replace(row, `"mail_done":true`, `"mail_done":false`, 1)
+	if unsent == row {
+		t.Fatalf("row: got %s, want one whose mail is sent", row)
+	}
+	if err := s.rdb.HSet(t.Context(), "{sale}:adm:seen", paid.Code, unsent).Err(); err != nil {
+		t.Fatal(err)
+	}
+	purge := func(args ...string) result {
+		return run(t, "", append([]string{"purge", "--data", s.data, "--reason", "event is over"}, args...)...)
+	}
+	const says = "1 of the paid bookings have no confirmation mail yet, and would get none"
+	purge("--dry-run").want(t, 0, says)
+	purge("--dry-run", "--json").want(t, 0, `"unmailed": 1`)
+	purge("--confirm", "demo").want(t, 1, says, "was not confirmed: nothing was changed")
+	purge("--confirm", "demo", "--with-paid", "demo 1", "--json").want(t, 0, says, `"unmailed": 1`)
+	purge("--confirm", "demo", "--json").want(t, 0, `"unmailed": 0`)
+}
+
 // A running deployment, whose reconciler looks on: it must not take the reset for
 // a loss, and sells the new sale.
 func TestReset_OfARunningDeployment(t *testing.T) {

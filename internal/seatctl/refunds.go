@@ -111,7 +111,7 @@ func (s *session) listRefunds(list iter.Seq2[booking.Refund, error], asJSON bool
 		err = s.printJSON(struct {
 			Refunds []booking.Refund `json:"refunds"`
 		}{open})
-	} else {
+	} else if len(open) > 0 || len(unreadable) == 0 {
 		err = s.printRefunds(open)
 	}
 	if err == nil && len(unreadable) > 0 {
@@ -317,8 +317,8 @@ func retry(ctx context.Context, svc refundService, transaction string) *attempte
 	if r.Transaction != "" {
 		out.Refund = &r
 	}
-	if errors.Is(err, refund.ErrBusy) && !r.ClaimUntil.IsZero() {
-		out.err = fmt.Errorf("%w, until %s at the latest", err, when(r.ClaimUntil))
+	if errors.Is(err, refund.ErrBusy) {
+		out.err = busyUntil(err, r)
 	}
 	if out.err != nil {
 		out.Error = out.err.Error()
@@ -327,6 +327,14 @@ func retry(ctx context.Context, svc refundService, transaction string) *attempte
 		out.err = refused(out.err)
 	}
 	return out
+}
+
+// busyUntil says when a refund that another works on is free again.
+func busyUntil(err error, r booking.Refund) error {
+	if r.ClaimUntil.IsZero() {
+		return err
+	}
+	return fmt.Errorf("%w, until %s at the latest", err, when(r.ClaimUntil))
 }
 
 type refundsSettleCommand struct {
@@ -365,8 +373,8 @@ type settled struct {
 }
 
 func (s *session) settleRefund(c *refundsSettleCommand, w refundsWork) error {
-	if !s.agreed(c.Yes, fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more.", c.Transaction, w.by)) {
-		return wrong(errors.New("not agreed: nothing was changed"))
+	if err := s.agreed(c.Yes, fmt.Sprintf("This ends the refund of transaction %s by the word of %s. Unless the gateway has\nmade it, no program gives this money back any more.", c.Transaction, w.by)); err != nil {
+		return err
 	}
 	open, _, err := readRefunds(w.svc.List(s.ctx))
 	if err != nil {
@@ -382,7 +390,7 @@ func (s *session) settleRefund(c *refundsSettleCommand, w refundsWork) error {
 		case errors.Is(err, refund.ErrDone):
 			err = refused(fmt.Errorf("%w, by %s at %s: nothing was changed", err, r.Refund.DoneBy, when(r.Refund.DoneAt)))
 		case errors.Is(err, refund.ErrBusy):
-			err = refused(fmt.Errorf("not settled: %w", err))
+			err = refused(fmt.Errorf("not settled: %w: repeat it then", busyUntil(err, r.Refund)))
 		case err != nil:
 			err = wrong(fmt.Errorf("not settled: %w", err))
 		default:
@@ -411,17 +419,21 @@ func (s *session) settleRefund(c *refundsSettleCommand, w refundsWork) error {
 }
 
 // agreed says what will be done, and asks whether it should be unless that was told
-// before; the answer is no unless somebody says yes.
-func (s *session) agreed(yes bool, what string) bool {
+// before; the answer is no unless somebody says yes. The error is the command's, and
+// says that nothing was changed.
+func (s *session) agreed(yes bool, what string) error {
 	if yes {
 		fmt.Fprintln(s.stderr, what)
-		return true
+		return nil
 	}
 	fmt.Fprint(s.stderr, what, " Go on? [y/N] ")
-	line, _ := s.readLine() // what did not come is no
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return true
+	line, err := s.readLine()
+	if errors.Is(err, errInterrupted) {
+		return err
 	}
-	return false
+	switch strings.ToLower(strings.TrimSpace(line)) { // what did not come is no
+	case "y", "yes":
+		return nil
+	}
+	return wrong(errors.New("not agreed: nothing was changed"))
 }

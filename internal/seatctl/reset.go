@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/internal/admission"
+	"holdfast/internal/booking"
 	"holdfast/internal/saleops"
 )
 
@@ -124,22 +124,21 @@ Booking is closed. Run seatctl audit, then open.
 
 // notEnded tells an error after which the sale is as it was.
 func notEnded(err error) bool {
-	for _, is := range []error{
-		saleops.ErrNotOver, saleops.ErrSeenOtherwise, admission.ErrStillOpen, admission.ErrUnderWay, admission.ErrMoved, admission.ErrExpired,
-	} {
-		if errors.Is(err, is) {
-			return true
-		}
+	return errors.Is(err, saleops.ErrNotOver) || errors.Is(err, saleops.ErrSeenOtherwise) || errors.Is(err, booking.ErrNotEnded)
+}
+
+// tellUnmailed says that people who have paid were never written to, and will not be.
+func tellUnmailed(p saleops.ResetPlan) string {
+	if p.Unmailed == 0 {
+		return ""
 	}
-	return false
+	return fmt.Sprintf("  %d of the paid bookings have no confirmation mail yet, and would get none\n", p.Unmailed)
 }
 
 func tellReset(p saleops.ResetPlan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "sale %s, epoch %s, at %s: %d paid bookings, %d candidates\n", p.Sale, p.Epoch, when(p.At), p.Paid, p.Candidates)
-	if p.Unmailed > 0 {
-		fmt.Fprintf(&b, "  %d of the paid bookings have no confirmation mail yet, and would get none\n", p.Unmailed)
-	}
+	b.WriteString(tellUnmailed(p))
 	if p.Refunds > 0 {
 		fmt.Fprintf(&b, "  %d refunds are open; they go on\n", p.Refunds)
 	}
@@ -163,7 +162,10 @@ func (s *session) forgets(p saleops.ResetPlan, given string) error {
 	if given == "" {
 		fmt.Fprint(s.stderr, "Type the sale's name and how many paid bookings are forgotten: ")
 		line, err := s.readLine()
-		if err != nil && line == "" {
+		switch {
+		case errors.Is(err, errInterrupted):
+			return err
+		case err != nil && line == "":
 			return wrong(errors.New("that paid bookings are forgotten was not confirmed: nothing was changed"))
 		}
 		given = strings.TrimSpace(line)

@@ -29,7 +29,7 @@ import (
 const (
 	exitDone   = 0 // done, and nothing is wrong
 	exitWrong  = 1 // a rule is broken, or the operation was refused
-	exitNotRun = 2 // it could not be run: arguments, settings, no answer
+	exitNotRun = 2 // it could not be run: arguments, settings, no answer, an interrupted question
 )
 
 // commands are what the command line can say.
@@ -59,7 +59,8 @@ type commands struct {
 const description = `The operator's tool of a Holdfast sale.
 
 Exit status: 0 done, and nothing is wrong; 1 a rule is broken, or the operation
-was refused; 2 it could not be run.
+was refused; 2 it could not be run, or was interrupted at a question. A second
+interruption ends it at once.
 
 Example:
   seatctl --data data/local audit`
@@ -93,6 +94,7 @@ func wrong(err error) error { return &exitError{exitWrong, err} }
 
 // Run runs one command on that platform and returns its exit code.
 func Run(ctx context.Context, p app.Platform, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
+	app.Quiet()
 	var c commands
 	helped := false
 	parser, err := kong.New(&c,

@@ -3,6 +3,7 @@ package seatctl
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -24,8 +25,9 @@ func (*bookingsShowCommand) Help() string {
 the record, what Redis keeps for the payment, and the gateway's word, for each
 attempt, newest first; with the mail, the refunds, the open notifications and what
 operators have changed of it. Where two places should say the same and do not, the
-line begins with a "!". What could not be read it says. It changes nothing, and asks
-the gateway once about each payment, unless --no-gateway.
+line begins with a "!". What could not be read it says, and shows as unknown or "?",
+never as none. It changes nothing, and asks the gateway once about each payment,
+unless --no-gateway.
 
 What it shows is personal: the e-mail address is masked unless --email.
 
@@ -77,20 +79,30 @@ func (c *bookingsShowCommand) Run(s *session) (err error) {
 
 func tellBooking(code string, b saleops.ShownBooking, asked bool) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s at %s, epoch %s\n", code, when(b.At), orDash(b.Epoch))
+	told := func(part, text string) string {
+		if slices.Contains(b.Unknown, part) {
+			return "unknown"
+		}
+		return text
+	}
+	fmt.Fprintf(&out, "%s at %s, epoch %s\n", code, when(b.At), told(saleops.UnknownEpoch, orDash(b.Epoch)))
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "  e-mail\t%s\n", orDash(printable(b.Email)))
+	fmt.Fprintf(w, "  e-mail\t%s\n", told(saleops.UnknownEmail, orDash(printable(b.Email))))
 	if seat := b.Seat; seat != nil {
 		fmt.Fprintf(w, "  seat\t%s, level %s, slot %d, by attempt %s\n", seat.Phase, seat.Level, seat.Slot, seat.Attempt)
 		look := "never: nothing is left to do"
 		if !b.Look.IsZero() {
 			look = when(b.Look)
 		}
-		fmt.Fprintf(w, "  looked at\t%s\n", look)
+		fmt.Fprintf(w, "  looked at\t%s\n", told(saleops.UnknownLook, look))
 	} else {
-		fmt.Fprintf(w, "  seat\tnone\n")
+		fmt.Fprintf(w, "  seat\t%s\n", told(saleops.UnknownSeat, "none"))
 	}
-	fmt.Fprintf(w, "  queue\t%d waiting, %d in flight, %d dead\n", b.Queue.Waiting, b.Queue.InFlight, b.Queue.Dead)
+	if q := b.Queue; q != nil {
+		fmt.Fprintf(w, "  queue\t%d waiting, %d in flight, %d dead\n", q.Waiting, q.InFlight, q.Dead)
+	} else {
+		fmt.Fprintf(w, "  queue\tunknown\n")
+	}
 	for _, attempt := range b.Dead {
 		fmt.Fprintf(w, "! dead letter\tof attempt %s: seatctl dlq show %s\n", attempt, attempt)
 	}
@@ -120,13 +132,19 @@ func tellAttempt(a saleops.ShownAttempt, asked bool) string {
 		gateway += " (not asked)"
 	}
 	fmt.Fprintf(w, "  \tROW\tRECORD\tSTASH\t%s\n", gateway)
+	told := func(place, text string) string {
+		if text == "" && slices.Contains(a.Unknown, place) {
+			return "?"
+		}
+		return orDash(printable(text))
+	}
 	for _, f := range a.Fields {
 		mark := " "
 		if f.Differs {
 			mark = "!"
 		}
 		fmt.Fprintf(w, "%s %s\t%s\t%s\t%s\t%s\n", mark, f.Name,
-			orDash(printable(f.Row)), orDash(printable(f.Record)), orDash(printable(f.Stash)), orDash(printable(f.Gateway)))
+			told(saleops.UnknownRow, f.Row), told(saleops.UnknownRecord, f.Record), told(saleops.UnknownStash, f.Stash), told(saleops.UnknownGateway, f.Gateway))
 	}
 	_ = w.Flush() // into memory
 	for _, r := range a.Refunds {

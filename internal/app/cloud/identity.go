@@ -26,6 +26,11 @@ type callers struct {
 
 // identity is the app.Platform's Identity: where a driver of AWS is wanted, the ARN by
 // which AWS knows the caller, with the system's user beside it; else that user alone.
+//
+// What is still trusted: the credentials, which say who calls, whoever has them; and
+// the roots by which STS is known. Who runs this can set their own (AWS_CA_BUNDLE,
+// SSL_CERT_FILE) and a proxy, as they can run another program: the ARN is good against
+// a mistake and a shared account, and no proof against the owner of the machine.
 func (c *callers) identity(ctx context.Context, getenv func(string) string, n app.Needs) (string, error) {
 	who, err := app.SystemUser(ctx, getenv, n)
 	if _, amazon := split(n); err != nil || amazon == (drivers{}) {

@@ -74,6 +74,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 // ends; then it drains and returns nil. A second start on the same folder is
 // refused.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	app.Quiet()
 	s, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -133,7 +134,10 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		return err
 	}
 	closing(gateway.Close)
-	gatewayServer := &http.Server{Handler: gateway, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	gatewayServer := &http.Server{
+		Handler: gateway, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
 	serving := new(errgroup.Group)
 	serving.Go(func() error {
 		if err := gatewayServer.Serve(ports.gateway); !errors.Is(err, http.ErrServerClosed) {
