@@ -756,6 +756,7 @@ func (s *soak) provoke(name string) {
 // hour later everybody does.
 func (s *soak) lockouts() {
 	for range s.size.faults {
+		acted := s.gateway.FaultCounts()[mockgateway.FaultLockout].Times
 		if err := s.gateway.SetAccountFaults(soakAccount, mockgateway.Fault{Name: mockgateway.FaultLockout}); err != nil {
 			s.t.Fatal(err)
 		}
@@ -765,6 +766,14 @@ func (s *soak) lockouts() {
 		if v.book() || v.held.Error != "payment_unavailable" && v.held.Error != "try_again" {
 			s.t.Errorf("booked while the gateway had locked us out: %+v", v.held)
 		}
+		// A grant under way when the clock moves on would be locked out an hour from then.
+		s.until("the gateway locks us out, and nobody asks it", func() error {
+			pauses, err := s.rdb.Keys(s.t.Context(), "token:*:pause").Result()
+			if now := s.gateway.FaultCounts()[mockgateway.FaultLockout].Times; err != nil || now == acted || len(pauses) == 0 {
+				return fmt.Errorf("locked out %d times, %d before, pauses %v, %v", now, acted, pauses, err)
+			}
+			return nil
+		})
 		s.move(2 * time.Hour)
 		s.until("payments are made again", func() error {
 			if !v.book() {
