@@ -96,7 +96,7 @@ for i in 1 2; do
 done
 
 say "Watch: seats, rows, money, queue, processes, alarms. In a terminal of its own: --watch." \
-  "An alarm that looks back two minutes is pending, or short of history, when it has seen two seconds."
+  "An alarm that looks back two minutes is short of history when it has seen two seconds."
 run 'bin/seatctl status --data data'
 
 say "Close. It is done when nobody can be admitted any more, and the page says so."

@@ -242,6 +242,8 @@ func (w *Watch) judge(r *rule, v promql.Vector, err error, seen time.Duration, n
 		a := base
 		a.State, a.Since, a.Labels, a.Summary = StateFiring, since, l.Map(), r.text(l, s.F)
 		switch {
+		case now.Sub(since) < time.Duration(r.For) && short: // true of too little yet
+			a.State, a.Note = StateShort, fmt.Sprintf("it looks back %s, seen %s", r.needs, seen.Round(time.Second))
 		case now.Sub(since) < time.Duration(r.For):
 			a.State = StatePending
 		case short:

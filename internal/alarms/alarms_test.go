@@ -166,6 +166,25 @@ groups:
 	want(t, "when all hold", w.look(t, 10*time.Second), "Rate firing", "Recorded firing", "Longest pending", "Now fine")
 }
 
+// Nothing has happened in two seconds is no word about two minutes: a look that has
+// just begun alarms nobody.
+func TestJudge_TrueOfAMomentIsNotEnoughHistory(t *testing.T) {
+	t.Parallel()
+	w := watch(t, 1, `
+groups:
+  - name: g
+    rules:
+      - alert: Unread
+        expr: increase(reads_total[2m]) == 0
+        for: 1m
+`)
+	w.processes[0].set("reads_total 7")
+	want(t, "after one look", w.look(t, 0), "Unread not enough history")
+	want(t, "after another", w.look(t, 2*time.Second), "Unread not enough history")
+	want(t, "after more than a minute", w.look(t, 65*time.Second), "Unread pending")
+	want(t, "after two", w.look(t, 60*time.Second), "Unread firing")
+}
+
 func TestJudge_WhatNobodyGivesIsNotFine(t *testing.T) {
 	t.Parallel()
 	w := watch(t, 2, `
