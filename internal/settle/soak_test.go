@@ -769,8 +769,11 @@ func (s *soak) lockouts() {
 		// A grant under way when the clock moves on would be locked out an hour from then.
 		s.until("the gateway locks us out, and nobody asks it", func() error {
 			pauses, err := s.rdb.Keys(s.t.Context(), "token:*:pause").Result()
-			if now := s.gateway.FaultCounts()[mockgateway.FaultLockout].Times; err != nil || now == acted || len(pauses) == 0 {
-				return fmt.Errorf("locked out %d times, %d before, pauses %v, %v", now, acted, pauses, err)
+			if err != nil {
+				return err
+			}
+			if now := s.gateway.FaultCounts()[mockgateway.FaultLockout].Times; now == acted || len(pauses) == 0 {
+				return fmt.Errorf("locked out %d times, %d before, pauses %v", now, acted, pauses)
 			}
 			return nil
 		})
