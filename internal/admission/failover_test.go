@@ -187,14 +187,15 @@ func (d *load) between(from, to time.Time) []shot {
 func (d *load) await(t *testing.T, from time.Time, n int, like func(error) bool) {
 	t.Helper()
 	testenv.Eventually(t, func() error {
-		got := 0
+		got, heard := 0, map[string]int{}
 		for _, s := range d.between(from, time.Now()) {
 			if like(s.err) {
 				got++
 			}
+			heard[fmt.Sprint(s.err)]++
 		}
 		if got < n {
-			return fmt.Errorf("%d requests ended as wanted, want %d", got, n)
+			return fmt.Errorf("%d requests ended as wanted, want %d; heard %v, %d under way", got, n, heard, d.flying.Load())
 		}
 		return nil
 	})
