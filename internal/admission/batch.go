@@ -52,8 +52,9 @@ type job struct {
 	// signal carries one message at a time; the outcome is set before the last.
 	signal  chan signal
 	outcome outcome
-	// gone is set under the group's lock once the caller has given up.
-	gone bool
+	// gone is set under the group's lock once the caller has given up, or been told that
+	// its time is over; leads, once it has been given a turn.
+	gone, leads bool
 	// late is set after the script said expired once; the second time stands.
 	late bool
 }
@@ -62,19 +63,24 @@ type job struct {
 // sends it: a job is its own argument, so that it costs no allocation.
 func (j *job) MarshalBinary() ([]byte, error) { return j.rest, nil }
 
-// over says why nobody waits for the job any more; nil while somebody does. It is
-// over a tick before its time, so that its caller hears in time.
+// over says why nobody waits for the job any more; nil while somebody does.
 func (j *job) over() error {
-	if time.Until(j.until) < tickEvery {
+	if j.timeIsOver(time.Now()) {
 		return context.DeadlineExceeded
 	}
 	return j.ctx.Err()
 }
 
-// signal is the turn to lead, or says that the outcome is there.
+// timeIsOver tells whether the job's time is over: a tick before it is, so that its caller
+// hears in time.
+func (j *job) timeIsOver(now time.Time) bool { return j.until.Sub(now) < tickEvery }
+
+// signal is the turn to lead, or says that the time is over, or that the outcome is
+// there.
 type signal struct {
 	lead bool
 	turn uint64 // with lead
+	over bool
 }
 
 // outcome is what became of a job.
@@ -92,54 +98,65 @@ type group struct {
 	waiting []*job
 	most    int // that may wait
 
-	// tick is closed a while from now, and nil while nobody asked for it: those who
-	// wait look at the time then. One timer for all of them, since a timer each would
-	// be a good part of what a refusal costs.
-	tick chan struct{}
-	ends []*until // of the batches at work; the tick ends those whose time has come
+	// ticking: a tick will look at the time for all who wait, since a timer each would
+	// be a good part of what a refusal costs. It wakes those whose time is over and
+	// nobody else: thousands who wake to look for themselves, in a stall, stand in the
+	// way of the one who could end it.
+	ticking bool
+	atWork  [][]*job // the batches that are led, but for those of one
+	ends    []*until // of the batches that are sent
 }
 
-// nextTick is the tick that those who wait look at the time at.
-func (q *group) nextTick() <-chan struct{} {
+// tickLater has the tick come, under the lock.
+func (q *group) tickLater() {
+	if !q.ticking {
+		q.ticking = true
+		time.AfterFunc(tickEvery, q.tick)
+	}
+}
+
+func (q *group) tick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.ticking()
+	q.ticking = false
+	now := time.Now()
+	q.ends = slices.DeleteFunc(q.ends, func(e *until) bool {
+		ended := !now.Before(e.at)
+		if ended {
+			close(e.over)
+		}
+		return ended
+	})
+	q.waiting = slices.DeleteFunc(q.waiting, func(j *job) bool { return j.gone || tellOver(j, now) })
+	for _, batch := range q.atWork {
+		for _, j := range batch {
+			tellOver(j, now)
+		}
+	}
+	if len(q.waiting)+len(q.atWork)+len(q.ends) > 0 {
+		q.tickLater()
+	}
 }
 
-// ticking is nextTick under the lock.
-func (q *group) ticking() <-chan struct{} {
-	if q.tick == nil {
-		tick := make(chan struct{})
-		q.tick = tick
-		time.AfterFunc(tickEvery, func() {
-			q.mu.Lock()
-			q.tick = nil
-			q.ends = slices.DeleteFunc(q.ends, func(e *until) bool {
-				ended := e.Err() != nil
-				if ended {
-					close(e.over)
-				}
-				return ended
-			})
-			if len(q.ends) > 0 {
-				q.ticking()
-			}
-			q.mu.Unlock()
-			close(tick)
-		})
+// tellOver tells a job whose time is over, under the lock, and whether it did. One that
+// leads, or that has been sent something, is awake and will see.
+func tellOver(j *job, now time.Time) bool {
+	if j.gone || j.leads || len(j.signal) > 0 || !j.timeIsOver(now) {
+		return false
 	}
-	return q.tick
+	j.gone = true
+	j.signal <- signal{over: true}
+	return true
 }
 
 var errCrowded = fmt.Errorf("too many admissions are waiting: %w", booking.ErrTryAgain)
 
 // place is where a job stands when it has joined: with the turn, or in the queue
-// behind it, where a tick tells when to look at the time.
+// behind it.
 type place struct {
 	lead bool
 	turn uint64
 	lone bool // the turn's holder leads itself alone
-	tick <-chan struct{}
 }
 
 // join gives the job the turn at once if nobody has it, else queues it.
@@ -154,10 +171,12 @@ func (q *group) join(j *job) (place, error) {
 		return place{}, errCrowded
 	}
 	q.waiting = append(q.waiting, j)
-	return place{turn: q.turn, lone: q.lone, tick: q.ticking()}, nil
+	q.tickLater()
+	return place{turn: q.turn, lone: q.lone}, nil
 }
 
-// take gives the leader the jobs that wait, oldest first, itself included.
+// take gives the leader the jobs that wait, oldest first, itself included. They are at
+// work until done.
 func (q *group) take() []*job {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -172,8 +191,20 @@ func (q *group) take() []*job {
 	if len(q.waiting) == 0 {
 		q.waiting = nil
 	}
-	q.lone = len(batch) == 1
+	if q.lone = len(batch) == 1; !q.lone {
+		q.atWork = append(q.atWork, batch)
+	}
 	return batch
+}
+
+// done says that a batch that was taken has been led to its end.
+func (q *group) done(batch []*job) {
+	if len(batch) <= 1 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.atWork = slices.DeleteFunc(q.atWork, func(b []*job) bool { return &b[0] == &batch[0] })
 }
 
 // pass hands that turn, unless it was handed on before, to the first who waits.
@@ -189,6 +220,7 @@ func (q *group) pass(turn uint64) {
 	q.lone = false
 	for len(q.waiting) > 0 {
 		if next := q.waiting[0]; !next.gone {
+			next.leads = true
 			next.signal <- signal{lead: true, turn: q.turn}
 			return
 		}
@@ -243,18 +275,18 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 		case <-held:
 			g.group.pass(at.turn)
 		case s := <-j.signal:
+			if s.over {
+				return answer{}, fmt.Errorf("admit: %w", context.DeadlineExceeded)
+			}
 			if !s.lead {
 				return j.outcome.ans, j.outcome.err
 			}
 			// Whoever is ready to join does so first: on a busy machine a batch takes many
 			// along instead of the few who got ahead, and on an idle one nobody is.
 			runtime.Gosched()
-			g.lead(g.group.take(), s.turn)
-		case <-at.tick:
-			if err := j.over(); err != nil {
-				return g.giveUp(j, err)
-			}
-			at.tick = g.group.nextTick()
+			batch := g.group.take()
+			g.lead(batch, s.turn)
+			g.group.done(batch)
 		case <-j.ctx.Done():
 			return g.giveUp(j, j.ctx.Err())
 		}
@@ -266,7 +298,7 @@ func (g *Gate) giveUp(j *job, why error) (answer, error) {
 	switch s, sent := g.group.leave(j); {
 	case sent && s.lead:
 		g.group.pass(s.turn)
-	case sent:
+	case sent && !s.over:
 		return j.outcome.ans, j.outcome.err
 	}
 	return answer{}, fmt.Errorf("admit: %w", why)
@@ -412,7 +444,7 @@ func (q *group) until(at time.Time) (_ context.Context, end func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ends = append(q.ends, u)
-	q.ticking()
+	q.tickLater()
 	return u, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
