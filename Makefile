@@ -7,7 +7,7 @@ GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what the tests need and this machine has not: two Redis engines, a C compiler, Chromium and more, Chromium
+setup: ## install what the tests need and this machine has not: two Redis engines, a C compiler, Chromium and more
 	@.ci/setup
 
 test: setup ## all tests, with the race detector; what continuous integration runs
