@@ -26,9 +26,27 @@ const (
 	ViewRefundDue ViewState = "refund_due"
 )
 
+// Refusal is why a payment was refused, as far as it helps the payer.
+type Refusal string
+
+// Why a payment is refused; none of them when it is not known. No money has moved,
+// but for the last.
+const (
+	// RefusalBalance: the payer's account holds too little.
+	RefusalBalance Refusal = "balance"
+	// RefusalCredentials: a PIN or one-time code was wrong or too late.
+	RefusalCredentials Refusal = "credentials"
+	// RefusalAccount: the payer's account may not pay.
+	RefusalAccount Refusal = "account"
+	// RefusalRefund: money came otherwise than ordered, and goes back.
+	RefusalRefund Refusal = "refund"
+)
+
 // View is a booking as its candidate sees it.
 type View struct {
-	State       ViewState
+	State ViewState
+	// Refusal is told of a refused one, if it is known.
+	Refusal     Refusal
 	Level       string
 	SecondsLeft int
 	// PaymentURL is set while it can be paid.

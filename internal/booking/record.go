@@ -187,6 +187,15 @@ func (r Record) Refused() bool {
 	return r.State == StateReleased && (r.Reason == ReasonRefused || strings.HasPrefix(r.Reason, ReasonRefused+" "))
 }
 
+// RefusalDetail is what stands behind "refused": the gateway's code, ReasonRefund, a
+// person's word, or nothing. "" for a record that is not Refused.
+func (r Record) RefusalDetail() string {
+	if !r.Refused() {
+		return ""
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(r.Reason, ReasonRefused), " ")
+}
+
 // Paid is the fact that moves a record to PAID: the ledger, acknowledged, has
 // said that this payment paid for this attempt.
 type Paid struct {

@@ -25,6 +25,9 @@ type Records interface {
 type Viewer struct {
 	Rows    Rows
 	Records Records
+	// Refusal reads the gateway's code of a refused payment; "" for one that it does
+	// not know. Nil: nobody is told why.
+	Refusal func(code string) booking.Refusal
 }
 
 // View tells where a candidate's attempt stands. booking.ErrNotFound when there
@@ -35,12 +38,12 @@ func (v *Viewer) View(ctx context.Context, code, attempt string) (booking.View, 
 		return booking.View{}, fmt.Errorf("view booking: %w: %w", booking.ErrTryAgain, err)
 	}
 	if err == nil && row.Attempt == attempt {
-		return v.live(ctx, row, now)
+		return v.live(ctx, code, row, now)
 	}
 	if err == nil && row.Back != nil && row.Back.Attempt == attempt {
 		// Another attempt is taking the seat over; until it has a payment, undo may
 		// give the seat back to this one.
-		return booking.View{State: booking.ViewRefused, Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}, nil
+		return v.refused(ctx, code, attempt, booking.View{Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}), nil
 	}
 	taken := err == nil
 	rec, err := v.Records.Record(ctx, booking.CandidateHash(code), attempt)
@@ -76,7 +79,24 @@ func (v *Viewer) released(ctx context.Context, rec booking.Record) (booking.View
 	return booking.ViewReleased, nil
 }
 
-func (v *Viewer) live(ctx context.Context, row booking.Row, now time.Time) (booking.View, error) {
+// refused adds why, which the record knows. That the payment was refused the row says
+// already: a record that cannot be read takes nothing of it.
+func (v *Viewer) refused(ctx context.Context, code, attempt string, view booking.View) booking.View {
+	view.State = booking.ViewRefused
+	rec, err := v.Records.Record(ctx, booking.CandidateHash(code), attempt)
+	if err != nil {
+		return view
+	}
+	switch detail := rec.RefusalDetail(); {
+	case detail == booking.ReasonRefund:
+		view.Refusal = booking.RefusalRefund
+	case v.Refusal != nil:
+		view.Refusal = v.Refusal(detail)
+	}
+	return view
+}
+
+func (v *Viewer) live(ctx context.Context, code string, row booking.Row, now time.Time) (booking.View, error) {
 	view := booking.View{Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}
 	switch row.Phase {
 	case booking.PhaseNew, booking.PhasePayable, booking.PhaseHeld:
@@ -92,7 +112,7 @@ func (v *Viewer) live(ctx context.Context, row booking.Row, now time.Time) (book
 	case booking.PhasePaying:
 		view.State = booking.ViewPaying
 	case booking.PhaseRefused:
-		view.State = booking.ViewRefused
+		return v.refused(ctx, code, row.Attempt, view), nil
 	case booking.PhasePaid:
 		view.State, view.SecondsLeft = booking.ViewPaid, 0
 	default:

@@ -109,6 +109,38 @@ func TestView_RefusedAttemptIsStillTheirsWhileAnotherTriesToPay(t *testing.T) {
 	})
 }
 
+// Why a payment was refused its record knows; that it was, the row.
+func TestView_RefusedTellsWhy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, 1)
+		held := b.mustBook(t, 1)
+		row := b.wantSeat(t, 1, booking.PhaseHeld)
+		rec := row.HeldRecord(code(1), "", "")
+		b.ledger.seats.(*memory).set(code(1), func(r *booking.Row) { r.Phase = booking.PhaseRefused })
+		words := func(code string) booking.Refusal { return booking.Refusal("<" + code + ">") }
+		for name, c := range map[string]struct {
+			reason  string
+			state   booking.RecordState
+			refusal func(string) booking.Refusal
+			want    booking.Refusal
+		}{
+			"WithACode":           {"refused 2023", booking.StateReleased, words, "<2023>"},
+			"NobodyReadsCodes":    {"refused 2023", booking.StateReleased, nil, ""},
+			"MoneyGoesBack":       {"refused refund", booking.StateReleased, words, booking.RefusalRefund},
+			"RecordNotYetMoved":   {"", booking.StateHeld, words, "<>"},
+			"RecordOtherwiseOver": {"lapsed", booking.StateReleased, words, "<>"},
+		} {
+			rec.State, rec.Reason = c.state, c.reason
+			v := &checkout.Viewer{Rows: b.ledger, Records: record{rec: rec}, Refusal: c.refusal}
+			got, err := v.View(t.Context(), code(1), held.Attempt)
+			if want := (booking.View{State: booking.ViewRefused, Refusal: c.want, Level: "N1", SecondsLeft: 600}); err != nil || got != want {
+				t.Errorf("%s: got %+v, %v, want %+v", name, got, err, want)
+			}
+		}
+	})
+}
+
 func TestView_WithoutARowTheRecordTells(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

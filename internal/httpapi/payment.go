@@ -130,7 +130,8 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) error {
 		Level       string `json:"level"`
 		SecondsLeft int    `json:"seconds_left"`
 		PaymentURL  string `json:"payment_url,omitempty"`
-	}{string(v.State), v.Level, v.SecondsLeft, v.PaymentURL})
+		Reason      string `json:"reason,omitempty"` // of a refused payment
+	}{string(v.State), v.Level, v.SecondsLeft, v.PaymentURL, string(v.Refusal)})
 }
 
 func (s *Server) lookup(ctx context.Context, token string) (booking.View, error) {

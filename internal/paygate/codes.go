@@ -119,6 +119,20 @@ var meanings = map[string]meaning{
 	"9999": always(ask),                                    // internal error
 }
 
+// RefusalOf tells a payer why a payment was refused with that status code; "" for what
+// is no code of a refusal.
+func RefusalOf(code string) booking.Refusal {
+	switch code {
+	case "2023":
+		return booking.RefusalBalance
+	case "2014", "2015", "2016", "2017", "2018", "2019":
+		return booking.RefusalCredentials
+	case "2037", "2038", "2039", "2040", "2041", "2057", "2058":
+		return booking.RefusalAccount
+	}
+	return ""
+}
+
 // verdict is what the answer's code says of the call; not for code 0000.
 func (a answer) verdict(call string) verdict {
 	if m, ok := meanings[a.code()]; ok {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -159,5 +160,28 @@ func TestCode_IsToldAsItCame(t *testing.T) {
 	b := answering(t, 200, `{"statusCode":"2034","statusMessage":"words"}`)
 	if _, err := b.client.Refund(t.Context(), refundOrder); err == nil || !strings.Contains(err.Error(), `2034 "words"`) {
 		t.Errorf("refund answered 2034: got %v, want the code and its words in the error", err)
+	}
+}
+
+// The codes that refuse an execute, by their meaning to the payer.
+func TestRefusalOf_TellsThePayerWhatToDo(t *testing.T) {
+	t.Parallel()
+	want := map[string]booking.Refusal{
+		"2023": booking.RefusalBalance,
+		"2014": booking.RefusalCredentials, "2015": booking.RefusalCredentials, "2016": booking.RefusalCredentials,
+		"2017": booking.RefusalCredentials, "2018": booking.RefusalCredentials, "2019": booking.RefusalCredentials,
+		"2037": booking.RefusalAccount, "2038": booking.RefusalAccount, "2039": booking.RefusalAccount,
+		"2040": booking.RefusalAccount, "2041": booking.RefusalAccount, "2057": booking.RefusalAccount, "2058": booking.RefusalAccount,
+	}
+	for code := range 10000 {
+		code := strconv.Itoa(code)
+		if got := paygate.RefusalOf(code); got != want[code] {
+			t.Errorf("%s: got %q, want %q", code, got, want[code])
+		}
+	}
+	for _, code := range []string{"", "refund", "resolved", "02023"} {
+		if got := paygate.RefusalOf(code); got != "" {
+			t.Errorf("%q: got %q, want nothing", code, got)
+		}
 	}
 }
