@@ -1,4 +1,5 @@
-// Package mailer writes the confirmation of a paid booking as a MIME message.
+// Package mailer writes the confirmation of a paid booking as a MIME message, in
+// English and then in Bangla: which of them the candidate reads is not known.
 // It sends nothing: the adapters beside it do (outbox writes files).
 //
 // It fails closed: a booking that is not paid, an address that cannot be one,
@@ -54,8 +55,8 @@ func Sender(from string) (*mail.Address, error) {
 }
 
 // Message writes the confirmation: headers, then text and HTML as
-// multipart/alternative, in quoted-printable UTF-8 with CRLF line ends. A level
-// without a name is called by its id. The
+// multipart/alternative, in quoted-printable UTF-8 with CRLF line ends, each in
+// both languages. A level without a name is called by its id. Times are in UTC. The
 // same arguments give the same bytes, and the same attempt the same
 // Message-ID whatever the date, so that a mail sent twice is recognisable. The
 // error is ErrUnsendable.
@@ -73,10 +74,15 @@ func Message(m booking.Mail, from string, date time.Time) ([]byte, error) {
 		return nil, err
 	}
 
-	body := struct{ Level, Amount, PaidAt, Code, Sale, Attempt, Transaction, URL string }{
+	body := struct {
+		Words                                                []words
+		Level, Amount, Code, Sale, Attempt, Transaction, URL string
+		PaidAt                                               time.Time
+	}{
+		Words:       []words{english, bangla},
 		Level:       m.LevelName,
 		Amount:      m.Record.Amount.String() + " " + m.Record.Currency,
-		PaidAt:      m.Record.PaidAt.UTC().Format("2 January 2006, 15:04 UTC"),
+		PaidAt:      m.Record.PaidAt,
 		Code:        m.Record.Code,
 		Sale:        m.Sale,
 		Attempt:     m.Record.Attempt,
@@ -94,10 +100,11 @@ func Message(m booking.Mail, from string, date time.Time) ([]byte, error) {
 	for _, h := range [][2]string{
 		{"From", sender.String()},
 		{"To", to.String()},
-		{"Subject", "Your seat is confirmed:\r\n " + encode(m.LevelName)},
+		{"Subject", english.Title + " /\r\n " + encode(bangla.Title+": "+m.LevelName)},
 		{"Date", date.UTC().Format(time.RFC1123Z)},
 		{"Message-ID", "<" + m.Record.Attempt + "@" + domain + ">"},
 		{"Auto-Submitted", "auto-generated"},
+		{"Content-Language", english.Lang + ", " + bangla.Lang},
 		{"MIME-Version", "1.0"},
 		{"Content-Type", "multipart/alternative;\r\n boundary=\"" + parts.Boundary() + `"`},
 	} {
@@ -174,7 +181,8 @@ func oneLine(s string) bool {
 	})
 }
 
-// encode writes a header text as RFC 2047 words, one a line.
+// encode writes a header text as RFC 2047 words, one a line, in base64: Bangla
+// is three times as long in the other encoding.
 func encode(s string) string {
-	return strings.ReplaceAll(mime.QEncoding.Encode("utf-8", s), "?= =?", "?=\r\n =?")
+	return strings.ReplaceAll(mime.BEncoding.Encode("utf-8", s), "?= =?", "?=\r\n =?")
 }
