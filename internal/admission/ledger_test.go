@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // demo is a sale small enough to fill; its level caps exceed the global cap.
 var demo = booking.Sale{
-	Name: "demo", Currency: "BDT", Cap: 3, Hold: 10 * time.Minute,
+	Name: "demo", Title: "An examination, 2026", Currency: "BDT", Cap: 3, Hold: 10 * time.Minute,
 	Levels: []booking.Level{
 		{ID: "N1", Name: "N1 Advanced", Cap: 2, Fee: 150000},
 		{ID: "N2", Name: "N2 Upper", Cap: 2, Fee: 120000},
@@ -1029,7 +1029,7 @@ func TestApplySale(t *testing.T) {
 
 		changed := demo
 		changed.Levels = []booking.Level{demo.Levels[0], {ID: "N3", Name: "Three", Cap: 5, Fee: 1}}
-		changed.Cap = 2
+		changed.Cap, changed.Title = 2, ""
 		did, err := l.ApplySale(ctx, changed, "other-epoch", true)
 		if err != nil || did.Total != 2 || did.Admitted["N1"] != 2 || did.Epoch != epoch {
 			t.Errorf("checked only: %+v, %v", did, err)
@@ -1041,6 +1041,9 @@ func TestApplySale(t *testing.T) {
 			if _, err := l.ApplySale(ctx, changed, "other-epoch", false); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if got, err := l.Sale(ctx); err != nil || fmt.Sprint(got) != fmt.Sprint(changed) {
+			t.Errorf("changed sale read back: %+v, %v, want %+v", got, err, changed)
 		}
 		if e, _ := l.Epoch(ctx); e != epoch {
 			t.Errorf("epoch became %s, want it kept", e)

@@ -152,7 +152,7 @@ func (g *Gate) applySale(ctx context.Context, sale booking.Sale, epoch, mode, to
 	if err := sale.Validate(); err != nil {
 		return booking.Applied{}, fmt.Errorf("sale: %w", err)
 	}
-	args := []any{epoch, mode, token, sale.Cap, sale.Currency, sale.Hold.Milliseconds(), sale.Name, len(sale.Levels)}
+	args := []any{epoch, mode, token, sale.Cap, sale.Currency, sale.Hold.Milliseconds(), sale.Name, sale.Title, len(sale.Levels)}
 	for _, l := range sale.Levels {
 		args = append(args, l.ID, l.Cap, int64(l.Fee), l.Name)
 	}
@@ -227,7 +227,7 @@ func (g *Gate) Sale(ctx context.Context) (booking.Sale, error) {
 		}
 		return v
 	}
-	s := booking.Sale{Name: m["name"], Currency: m["currency"], Cap: int(number("cap")), Hold: time.Duration(number("hold_ms")) * time.Millisecond}
+	s := booking.Sale{Name: m["name"], Title: m["title"], Currency: m["currency"], Cap: int(number("cap")), Hold: time.Duration(number("hold_ms")) * time.Millisecond}
 	for id := range strings.SplitSeq(m["levels"], ",") {
 		s.Levels = append(s.Levels, booking.Level{
 			ID: id, Name: m["name:"+id], Cap: int(number("cap:" + id)), Fee: booking.Money(number("fee:" + id)),

@@ -50,7 +50,7 @@ var ErrUnsendable = errors.New("mail cannot be sent as it is")
 // shape.
 type Mail struct {
 	To         string
-	Sale       string // the sale's name
+	Sale       string // as people call it; see Sale.Called
 	LevelName  string
 	BookingURL string
 	Record     Record

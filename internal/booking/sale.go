@@ -1,6 +1,7 @@
 package booking
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -37,6 +38,8 @@ type Level struct {
 type Sale struct {
 	// Name identifies the sale to operators and in the back office's table.
 	Name string `json:"name"`
+	// Title is what people read of the sale; "" for its name.
+	Title string `json:"title,omitempty"`
 	// Currency is the ISO 4217 code every fee is in; it has two decimals.
 	Currency string `json:"currency"`
 	// Cap is the global cap. Level caps may add up to more than it.
@@ -93,6 +96,9 @@ func (s Sale) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Called is the title, or the name of a sale without one.
+func (s Sale) Called() string { return cmp.Or(s.Title, s.Name) }
 
 // Level finds a level by id.
 func (s Sale) Level(id string) (Level, bool) {

@@ -20,8 +20,11 @@ import (
 // maxSaleFile bounds a sale file; a real one has a few hundred bytes.
 const maxSaleFile = 1 << 20
 
-// maxLevelName bounds what a person reads as a level's name, in characters.
-const maxLevelName = 80
+// What a person reads as a level's name and as the sale's title, in characters at most.
+const (
+	maxLevelName = 80
+	maxTitle     = 120
+)
 
 // Sale reads a sale file and validates it. hold defaults to
 // booking.DefaultHold and a level's name to its id; everything else must be
@@ -77,6 +80,7 @@ func (p *parser) sale(n *yaml.Node) booking.Sale {
 	s := booking.Sale{Hold: booking.DefaultHold}
 	p.mapping(n, "the sale", "cap", map[string]func(*yaml.Node){
 		"name":     func(v *yaml.Node) { s.Name = p.text(v, "name") },
+		"title":    func(v *yaml.Node) { s.Title = p.line(v, "title", maxTitle) },
 		"currency": func(v *yaml.Node) { s.Currency = p.text(v, "currency") },
 		"cap":      func(v *yaml.Node) { s.Cap = p.whole(v, "cap") },
 		"hold":     func(v *yaml.Node) { s.Hold = p.duration(v, "hold") },
@@ -97,7 +101,7 @@ func (p *parser) level(n *yaml.Node) booking.Level {
 	var l booking.Level
 	p.mapping(n, "the level", "cap", map[string]func(*yaml.Node){
 		"id":   func(v *yaml.Node) { l.ID = p.text(v, "id") },
-		"name": func(v *yaml.Node) { l.Name = p.levelName(v) },
+		"name": func(v *yaml.Node) { l.Name = p.line(v, "name", maxLevelName) },
 		"cap":  func(v *yaml.Node) { l.Cap = p.whole(v, "cap") },
 		"fee":  func(v *yaml.Node) { l.Fee = p.money(v, "fee") },
 	})
@@ -153,19 +157,18 @@ func (p *parser) text(n *yaml.Node, key string) string {
 	return s
 }
 
-// levelName refuses line breaks and control characters: the name goes into
-// pages, mail headers and logs. The joiners that Indic scripts are written
-// with may stay.
-func (p *parser) levelName(n *yaml.Node) string {
-	s, ok := p.scalar(n, "name", "a text")
+// line refuses line breaks and control characters: the text goes into pages, mail
+// headers and logs. The joiners that Indic scripts are written with may stay.
+func (p *parser) line(n *yaml.Node, key string, most int) string {
+	s, ok := p.scalar(n, key, "a text")
 	if !ok {
 		return ""
 	}
 	unprintable := strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsPrint(r) && r != '\u200c' && r != '\u200d'
 	})
-	if s != strings.TrimSpace(s) || unprintable || utf8.RuneCountInString(s) > maxLevelName {
-		p.bad(n, "name: want at most %d printable characters on one line, with no space around them", maxLevelName)
+	if s != strings.TrimSpace(s) || unprintable || utf8.RuneCountInString(s) > most {
+		p.bad(n, "%s: want at most %d printable characters on one line, with no space around them", key, most)
 		return ""
 	}
 	return s

@@ -42,6 +42,20 @@ func TestSale_ReadsEveryField(t *testing.T) {
 	}
 }
 
+func TestSale_TitleIsWhatPeopleRead(t *testing.T) {
+	t.Parallel()
+	for title, want := range map[string]string{
+		"":                           "demo-2026",
+		"title: Examination, 2026\n": "Examination, 2026",
+		"title: \"ভাষা পরীক্ষা ২০২৬\"\n": "ভাষা পরীক্ষা ২০২৬",
+	} {
+		got, err := salefile.Sale(strings.NewReader(twoLevels + title))
+		if err != nil || got.Called() != want || got.Name != "demo-2026" {
+			t.Errorf("%q: got %q of %q and error %v, want %q of demo-2026", title, got.Called(), got.Name, err, want)
+		}
+	}
+}
+
 func TestSale_HoldDefaults(t *testing.T) {
 	t.Parallel()
 	got, err := salefile.Sale(strings.NewReader(strings.Replace(twoLevels, "hold: 8m\n", "", 1)))
@@ -99,6 +113,9 @@ func TestSale_RefusesWithLines(t *testing.T) {
 		{"hold too long", replace("8m", "25h"), []string{"hold 25h0m0s: want"}},
 		{"line break in a name", replace("N1 Advanced", `N1\r\nBcc: x`), []string{"line 6: name: want at most 80 printable characters"}},
 		{"long name", replace("N1 Advanced", strings.Repeat("x", 81)), []string{"line 6: name: want at most 80"}},
+		{"line break in the title", twoLevels + "title: \"A\\r\\nBcc: x\"\n", []string{"line 10: title: want at most 120 printable characters"}},
+		{"long title", twoLevels + "title: " + strings.Repeat("অ", 121) + "\n", []string{"line 10: title: want at most 120"}},
+		{"title as list", twoLevels + "title: [x]\n", []string{"line 10: title: want a text"}},
 		{"alias", replace("name: demo-2026", "name: &a demo\nanchor: *a"), []string{`line 2: key "anchor" is unknown`}},
 		{"alias as value", replace("currency: BDT", "currency: *a"), []string{"unknown anchor"}},
 		{"merge key", twoLevels + "<<: {cap: 1}\n", []string{`line 10: key "<<" is unknown`}},
@@ -106,7 +123,7 @@ func TestSale_RefusesWithLines(t *testing.T) {
 		{"level as text", "name: a\ncurrency: BDT\ncap: 1\nlevels: [N1]\n", []string{"line 4: the level: want keys and values"}},
 		{"level twice", replace("id: N2", "id: N1"), []string{`level "N1": named twice`}},
 		{"not YAML", "name: a: b\n", []string{"line 1: "}},
-		{"a list", "- 1\n", []string{"line 1: the sale: want keys and values: cap, currency, hold, levels, name"}},
+		{"a list", "- 1\n", []string{"line 1: the sale: want keys and values: cap, currency, hold, levels, name, title"}},
 		{"empty", "", []string{"no documents"}},
 		{"two documents", twoLevels + "---\n" + twoLevels, []string{"multiple"}},
 		{"too long", strings.Repeat("#", 1<<20+1), []string{"longer than 1048576 bytes"}},

@@ -330,6 +330,7 @@ func compareSales(before, after booking.Sale, admitted map[string]int) saleChang
 		}
 	}
 	term("name", before.Name, after.Name)
+	term("title", before.Title, after.Title)
 	term("currency", before.Currency, after.Currency)
 	term("cap", strconv.Itoa(before.Cap), strconv.Itoa(after.Cap))
 	term("hold", before.Hold.String(), after.Hold.String())
@@ -465,6 +466,7 @@ Example:
 // shownSale is what the command tells.
 type shownSale struct {
 	Name     string       `json:"name"`
+	Title    string       `json:"title,omitempty"`
 	Epoch    string       `json:"epoch"`
 	Currency string       `json:"currency"`
 	Hold     string       `json:"hold"`
@@ -504,7 +506,7 @@ func (c *saleShowCommand) Run(s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	out := shownSale{Name: sale.Name, Epoch: epoch, Currency: sale.Currency, Hold: sale.Hold.String(), Cap: sale.Cap, Admitted: figures.Total}
+	out := shownSale{Name: sale.Name, Title: sale.Title, Epoch: epoch, Currency: sale.Currency, Hold: sale.Hold.String(), Cap: sale.Cap, Admitted: figures.Total}
 	for _, l := range sale.Levels {
 		shown := shownLevel{ID: l.ID, saleTerms: saleTerms{l.Name, l.Cap, l.Fee.String()}, Admitted: -1}
 		for _, f := range figures.Levels {
@@ -529,6 +531,9 @@ func (s *session) printSale(sale shownSale) error {
 	}
 	w := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "sale %s, epoch %s, %s to pay, cap %d, taken %s\n", sale.Name, sale.Epoch, sale.Hold, sale.Cap, taken(sale.Admitted))
+	if sale.Title != "" {
+		fmt.Fprintln(w, sale.Title)
+	}
 	fmt.Fprintln(w, "level\tcap\ttaken\tfee\tname")
 	for _, l := range sale.Levels {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s %s\t%s\n", l.ID, l.Cap, taken(l.Admitted), l.Fee, sale.Currency, l.Name)

@@ -558,7 +558,7 @@ func (s *Service) send(ctx context.Context, code string, rec booking.Record) (mi
 	call, cancel := context.WithTimeout(ctx, sendTimeout) // a provider that hangs holds up no seat
 	defer cancel()
 	err = s.Mailer.Send(call, booking.Mail{
-		To: to, Sale: sale.Name, LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
+		To: to, Sale: sale.Called(), LevelName: level.Name, BookingURL: s.BookingURL(code, rec.Attempt), Record: rec,
 	})
 	if err != nil {
 		s.mails.WithLabelValues(mailFailed).Inc()

@@ -7,7 +7,8 @@
 -- ARGV[4] 'apply', or 'check' to change nothing
 -- ARGV[5] token of the rebuild that this is the last step of, or ''
 -- ARGV[6] global cap  ARGV[7] currency  ARGV[8] hold in ms  ARGV[9] sale's name
--- ARGV[10] number of levels, then for each of them: id, cap, fee, name
+-- ARGV[10] sale's title, or ''
+-- ARGV[11] number of levels, then for each of them: id, cap, fee, name
 -- then nothing, or the epoch that the operator was shown and sale:config as it was
 -- shown: field, value, field, value, ...
 -- Clock: Redis TIME plus the offset.
@@ -34,11 +35,11 @@ if token ~= '' then
 elseif turn and not epoch then
   return {'rebuilding', '', now}
 end
-local n = tonumber(ARGV[10])
+local n = tonumber(ARGV[11])
 local admitted, total, wanted = {}, 0, {}
 for i = 0, n - 1 do
-  wanted[ARGV[11 + 4 * i]] = true
-  admitted[ARGV[11 + 4 * i]] = 0
+  wanted[ARGV[12 + 4 * i]] = true
+  admitted[ARGV[12 + 4 * i]] = 0
 end
 local rows = redis.call('HGETALL', KEYS[2])
 for i = 1, #rows, 2 do
@@ -50,10 +51,10 @@ for i = 1, #rows, 2 do
 end
 local figures = {'', '', now, epoch or ARGV[3], total}
 for i = 0, n - 1 do
-  local id = ARGV[11 + 4 * i]
+  local id = ARGV[12 + 4 * i]
   figures[#figures + 1] = id
   figures[#figures + 1] = admitted[id]
-  if admitted[id] > tonumber(ARGV[12 + 4 * i]) then figures[1], figures[2] = 'below', id end
+  if admitted[id] > tonumber(ARGV[13 + 4 * i]) then figures[1], figures[2] = 'below', id end
 end
 if figures[1] == 'below' then return figures end
 if total > tonumber(ARGV[6]) then
@@ -62,12 +63,16 @@ if total > tonumber(ARGV[6]) then
 end
 local ids, config = {}, {'name', ARGV[9], 'currency', ARGV[7], 'cap', ARGV[6], 'hold_ms', ARGV[8]}
 for i = 0, n - 1 do
-  local id = ARGV[11 + 4 * i]
+  local id = ARGV[12 + 4 * i]
   ids[#ids + 1] = id
   for j, field in ipairs({'cap:', 'fee:', 'name:'}) do
     config[#config + 1] = field .. id
-    config[#config + 1] = ARGV[11 + 4 * i + j]
+    config[#config + 1] = ARGV[12 + 4 * i + j]
   end
+end
+if ARGV[10] ~= '' then
+  config[#config + 1] = 'title'
+  config[#config + 1] = ARGV[10]
 end
 config[#config + 1] = 'levels'
 config[#config + 1] = table.concat(ids, ',')
@@ -81,8 +86,8 @@ local function holds(list, first)
   return true
 end
 
-local shown = ARGV[11 + 4 * n]
-if shown and (epoch ~= shown or not holds(ARGV, 12 + 4 * n)) then
+local shown = ARGV[12 + 4 * n]
+if shown and (epoch ~= shown or not holds(ARGV, 13 + 4 * n)) then
   figures[1], figures[2] = 'moved', epoch == shown and holds(config, 1) and 'found' or ''
   return figures
 end
@@ -102,7 +107,7 @@ if ARGV[4] == 'check' then
   return figures
 end
 for i = 0, n - 1 do
-  local id = ARGV[11 + 4 * i]
+  local id = ARGV[12 + 4 * i]
   redis.call('SET', KEYS[8 + i], admitted[id])
 end
 for i = 8 + n, #KEYS do redis.call('DEL', KEYS[i]) end
