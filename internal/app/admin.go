@@ -12,10 +12,12 @@ import (
 	"holdfast/internal/saleops"
 )
 
-// admin is what the admin listener serves: the process's inside, and the back office's
-// way in.
+// admin is what the admin listener serves: the process's inside, the operators' screen,
+// and the back office's way in.
 func (a *API) admin() http.Handler {
 	mux := obs.Admin(a.reg, a.Ready)
+	mux.Handle("GET /wall", a.wall.Page())
+	mux.Handle("GET /wall.json", a.wall.Figures())
 	mux.Handle("/admin/candidates", adminapi.NewCandidates(adminapi.Deps{
 		Token: a.cfg.AdminToken.Reveal(), Codes: a.codes, Journal: a.Drivers.Store, Now: a.now, Log: a.log,
 		Loader: allowlistLoader{&saleops.Ops{Ledger: a.Gate, Store: a.Drivers.Store, Queue: a.Drivers.Queue, Log: a.log}},

@@ -37,6 +37,7 @@ import (
 	"holdfast/internal/settle"
 	"holdfast/internal/snshook"
 	"holdfast/internal/statuspage"
+	"holdfast/internal/wall"
 )
 
 const (
@@ -99,6 +100,7 @@ type API struct {
 	lease   *lease.Lease
 	flights *flight.Group
 	codes   booking.CodeRule
+	wall    *wall.Wall
 	extras  Extras
 	closers []func() error
 }
@@ -292,6 +294,7 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
+	a.wall = wall.New(a.Gate, a.now)
 	a.Notices, err = notification.New(notification.Deps{
 		Store: a.Drivers.Store, Ledger: a.Gate, Gateway: a.Gateway, Settler: settler, Background: a.flights,
 		Rate: a.Reconciler, Width: a.cfg.ReconcileWidth, Now: a.now, Log: a.log, Registerer: a.reg,
@@ -412,6 +415,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	defer stopSweeping()
 	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.elected) })
 	g.Go(func() error { return a.Token.Keep(sweeping) })
+	g.Go(func() error { return a.wall.Run(sweeping) })
 
 	select {
 	case <-ctx.Done():

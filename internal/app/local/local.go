@@ -187,8 +187,8 @@ func run(ctx context.Context, s settings, log *slog.Logger, stdout io.Writer) (e
 		return err
 	}
 	closing(forget)
-	if _, err := fmt.Fprintf(stdout, "%s/\n%s/status.json\n%s/mock/payments\nhttp://%s/metrics\n",
-		cfg.PublicURL, cfg.PublicURL, ports.gatewayURL(), ports.admin.Addr()); err != nil {
+	if _, err := fmt.Fprintf(stdout, "%s/\n%s/status.json\n%s/mock/payments\nhttp://%s/metrics\nhttp://%s/wall\n",
+		cfg.PublicURL, cfg.PublicURL, ports.gatewayURL(), ports.admin.Addr(), ports.admin.Addr()); err != nil {
 		return fmt.Errorf("print addresses: %w", err)
 	}
 
