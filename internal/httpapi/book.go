@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,7 +19,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"holdfast/internal/booking"
-	"holdfast/internal/httpapi/web"
 	"holdfast/internal/obs"
 )
 
@@ -235,24 +233,6 @@ func parseForm(body string) (form, error) {
 		}
 	}
 	return in, nil
-}
-
-// page is an error as a page, for the plain form.
-func (s *Server) page(w http.ResponseWriter, p problem) error {
-	if p.retry > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(p.retry))
-	}
-	text := web.Say(p.words)
-	booking := ""
-	if i := strings.LastIndexByte(p.BookingURL, '/'); i >= 0 {
-		booking = s.ResultURL + "?booking=" + url.QueryEscape(p.BookingURL[i+1:])
-	}
-	pageHeaders(w)
-	w.WriteHeader(p.status)
-	return web.Answer(w, web.AnswerData{
-		Status: p.status, Title: text.Title, Message: text.Message,
-		PaymentURL: p.PaymentURL, BookingURL: booking, RetryAfter: p.retry,
-	})
 }
 
 // decoy remembers what the last real answer looked like, so that a bot's answer

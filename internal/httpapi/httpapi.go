@@ -3,7 +3,8 @@
 // wrapper answers and logs them, once.
 //
 // A user's input never causes a 5xx or a panic: what is not understood is a 4xx
-// that says what to change. It holds no state but counters.
+// that says what to change. It holds no state but counters, and the last pages that it
+// built where it serves them itself.
 package httpapi
 
 import (
@@ -96,6 +97,7 @@ type Server struct {
 	metrics    *metrics
 	draining   atomic.Bool
 	decoy      decoy
+	built      builtPages
 	refusalLog sampler
 }
 
@@ -123,7 +125,7 @@ func (s *Server) routes() *chi.Mux {
 	r := chi.NewRouter()
 	r.NotFound(s.wrap(func(http.ResponseWriter, *http.Request) error { return booking.ErrNotFound }))
 	r.MethodNotAllowed(s.wrap(func(w http.ResponseWriter, req *http.Request) error {
-		for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
 			if r.Match(chi.NewRouteContext(), method, req.URL.Path) {
 				w.Header().Add("Allow", method)
 			}
@@ -138,9 +140,11 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/booking/{token}", s.wrap(s.view))
 	r.Get("/health", s.wrap(s.health))
 	if s.Pages != nil {
-		r.Get("/", s.wrap(s.index))
-		r.Get("/result", s.wrap(s.result))
-		r.Get("/status.json", s.wrap(s.status))
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			r.Method(method, "/", s.wrap(s.index))
+			r.Method(method, "/result", s.wrap(s.result))
+			r.Method(method, "/status.json", s.wrap(s.status))
+		}
 	}
 	return r
 }

@@ -2,9 +2,15 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/booking"
@@ -21,93 +27,210 @@ type Pages struct {
 // statusKey is the object's name.
 const statusKey = "status.json"
 
-func pageHeaders(w http.ResponseWriter) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", web.CSP)
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("X-Content-Type-Options", "nosniff")
+// saleLook is how long a look at the running sale is good for. Readers of the page
+// come by the thousand a second, a sale is changed a few times in its life.
+const saleLook = time.Second
+
+// builtPages keeps the pages of the running sale.
+type builtPages struct {
+	looking sync.Mutex
+	last    atomic.Pointer[saleLooked]
 }
 
+// saleLooked is what a look at the running sale came to.
+type saleLooked struct {
+	at   time.Time
+	sale booking.Sale
+	site *web.Site // of the last sale that could be read; nil when none ever was
+	err  error     // why there is no site
+}
+
+// site gives the pages of the running sale, built anew when the sale is another one
+// than a second ago. While the sale cannot be read they are those of the last that
+// could be: whoever holds a seat must still find the result page.
+func (s *Server) site(ctx context.Context) (*web.Site, error) {
+	last := s.built.last.Load()
+	switch {
+	case last != nil && time.Since(last.at) < saleLook:
+		return last.site, last.err
+	case last == nil || last.site == nil:
+		s.built.looking.Lock() // nothing to show yet: wait for who looks
+	case !s.built.looking.TryLock():
+		return last.site, nil // somebody looks already
+	}
+	defer s.built.looking.Unlock()
+	if last = s.built.last.Load(); last == nil {
+		last = new(saleLooked)
+	} else if time.Since(last.at) < saleLook {
+		return last.site, last.err
+	}
+	next := s.look(ctx, *last)
+	s.built.last.Store(&next)
+	return next.site, next.err
+}
+
+// look reads the running sale and builds its pages if they are not those of last.
+func (s *Server) look(ctx context.Context, last saleLooked) saleLooked {
+	// Not the reader's own context: one that hangs up is no reason to tell the next
+	// second's readers to try again. The ledger has its own time limit.
+	sale, err := s.Pages.Sales.Sale(context.WithoutCancel(ctx))
+	if err == nil && (last.site == nil || !sameOnPage(sale, last.sale)) {
+		var site *web.Site
+		if site, err = web.Build(sale); err == nil {
+			last.sale, last.site = sale, site
+		}
+	}
+	last.at, last.err = time.Now(), nil
+	if err != nil {
+		obs.EventFrom(ctx).Cause = err // one reader's line tells it, whatever is shown
+		if last.site == nil {
+			last.err = errors.Join(booking.ErrTryAgain, err)
+		}
+	}
+	return last
+}
+
+func sameOnPage(a, b booking.Sale) bool {
+	return a.Called() == b.Called() && a.Currency == b.Currency && slices.Equal(a.Levels, b.Levels)
+}
+
+// pageHeaders are what every page goes out with.
+func pageHeaders(h http.Header) {
+	for _, s := range web.SecurityHeaders() {
+		h.Set(s.Name, s.Value)
+	}
+}
+
+func (s *Server) index(w http.ResponseWriter, r *http.Request) error {
+	site, err := s.site(r.Context())
+	if err != nil {
+		return err
+	}
+	servePage(w, r, site.Index)
+	return nil
+}
+
+// result is the same page for every booking: its script takes the token from the
+// address.
+func (s *Server) result(w http.ResponseWriter, r *http.Request) error {
+	site, err := s.site(r.Context())
+	if err != nil {
+		return err
+	}
+	servePage(w, r, site.Result)
+	return nil
+}
+
+func servePage(w http.ResponseWriter, r *http.Request, f web.File) {
+	h := w.Header()
+	pageHeaders(h)
+	h.Set("Cache-Control", f.CacheControl)
+	h.Set("Vary", "Accept-Encoding")
+	body, encoding := f.Body, ""
+	if acceptsGzip(r.Header) {
+		body, encoding = f.Gzip, "gzip"
+	}
+	send(w, r, f.ContentType, encoding, f.ETag, body)
+}
+
+// status serves status.json as it lies: always asked for again, so that figures are
+// never older than they are said to be.
 func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
 	body, etag, err := s.Pages.Objects.Get(r.Context(), statusKey)
 	if err != nil {
 		return errors.Join(booking.ErrTryAgain, err)
 	}
 	h := w.Header()
-	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("ETag", `"`+etag+`"`)
-	if r.Header.Get("If-None-Match") == `"`+etag+`"` {
-		w.WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	_, _ = w.Write(body) // the client may have left
+	h.Set("X-Content-Type-Options", "nosniff")
+	send(w, r, "application/json; charset=utf-8", "", `"`+etag+`"`, body)
 	return nil
 }
 
-func (s *Server) index(w http.ResponseWriter, r *http.Request) error {
-	data, err := s.indexData(r.Context())
-	if err != nil {
-		return errors.Join(booking.ErrTryAgain, err)
+// send answers GET and HEAD with that body, or with 304 to whoever has it.
+func send(w http.ResponseWriter, r *http.Request, contentType, encoding, etag string, body []byte) {
+	h := w.Header()
+	h.Set("ETag", etag)
+	if has(r.Header, etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
 	}
-	pageHeaders(w)
-	return web.Index(w, data)
+	h.Set("Content-Type", contentType)
+	if encoding != "" {
+		h.Set("Content-Encoding", encoding)
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // the client may have left; of a HEAD the server sends the headers
 }
 
-func (s *Server) indexData(ctx context.Context) (web.IndexData, error) {
-	sale, err := s.Pages.Sales.Sale(ctx)
-	if err != nil {
-		return web.IndexData{}, err
-	}
-	data := web.IndexData{Left: -1}
-	left := map[string]int{}
-	var doc struct {
-		Open    bool      `json:"open"`
-		OpensAt time.Time `json:"opens_at"`
-		Total   struct {
-			Left int `json:"left"`
-		} `json:"total"`
-		Levels []struct {
-			ID   string `json:"id"`
-			Left int    `json:"left"`
-		} `json:"levels"`
-	}
-	// Without a status document the page is still a form; its script looks again.
-	if body, _, err := s.Pages.Objects.Get(ctx, statusKey); err == nil && json.Unmarshal(body, &doc) == nil {
-		data.Fresh, data.Open, data.OpensAt, data.Left = true, doc.Open, doc.OpensAt, doc.Total.Left
-		for _, l := range doc.Levels {
-			left[l.ID] = l.Left
+// has tells whether If-None-Match names that tag, by weak comparison (RFC 9110,
+// 13.1.2). No tag of ours has a comma in it.
+func has(h http.Header, etag string) bool {
+	for tag := range list(h, "If-None-Match") {
+		if tag == "*" || strings.TrimPrefix(tag, "W/") == strings.TrimPrefix(etag, "W/") {
+			return true
 		}
 	}
-	for _, l := range sale.Levels {
-		n, known := left[l.ID]
-		if !known {
-			n = -1
-		}
-		data.Levels = append(data.Levels, web.Level{ID: l.ID, Name: l.Name, Fee: l.Fee.String() + " " + sale.Currency, Left: n})
-	}
-	return data, nil
+	return false
 }
 
-func (s *Server) result(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	data := web.ResultData{Token: q.Get("booking")}
-	switch {
-	case data.Token != "":
-		v, err := s.lookup(r.Context(), data.Token)
-		switch {
-		case err == nil:
-			data.State, data.Level, data.SecondsLeft, data.PaymentURL = string(v.State), v.Level, v.SecondsLeft, v.PaymentURL
-		case errors.Is(err, booking.ErrNotFound):
-			data.State = "unknown"
-		default:
-			obs.EventFrom(r.Context()).Cause = err // the page says "checking" and asks again
+// acceptsGzip reads Accept-Encoding (RFC 9110, 12.5.3): a coding with a weight of 0
+// is refused, and * stands for those that are not named.
+func acceptsGzip(h http.Header) bool {
+	others := false
+	for coding := range list(h, "Accept-Encoding") {
+		name, rest, weighted := strings.Cut(coding, ";")
+		accepted := true
+		if weighted {
+			key, weight, _ := strings.Cut(rest, "=")
+			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
+			accepted = strings.EqualFold(strings.TrimSpace(key), "q") && err == nil && q > 0
 		}
-	case q.Get("error") == "unknown" || q.Get("error") == "":
-		data.State = "unknown"
+		switch name = strings.TrimSpace(name); {
+		case strings.EqualFold(name, "gzip"):
+			return accepted
+		case name == "*":
+			others = accepted
+		}
 	}
-	pageHeaders(w)
-	return web.Result(w, data)
+	return others
+}
+
+// list yields the members of a comma-separated header, over all its lines.
+func list(h http.Header, name string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, line := range h.Values(name) {
+			for member := range strings.SplitSeq(line, ",") {
+				if !yield(strings.TrimSpace(member)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// page is an error as a page, for the plain form, in the language that its browser
+// asks for.
+func (s *Server) page(w http.ResponseWriter, r *http.Request, p problem) error {
+	h := w.Header()
+	if p.retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(p.retry))
+	}
+	link := ""
+	if i := strings.LastIndexByte(p.BookingURL, '/'); i >= 0 {
+		link = s.ResultURL + "?booking=" + url.QueryEscape(p.BookingURL[i+1:])
+	}
+	pageHeaders(h)
+	h.Set("Content-Type", web.ContentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept-Language")
+	w.WriteHeader(p.status)
+	d := web.AnswerData{Words: p.words, PaymentURL: p.PaymentURL, BookingURL: link, RetryAfter: p.retry}
+	if p.SecondsLeft != nil {
+		d.SecondsLeft = *p.SecondsLeft
+	}
+	if p.OpensAt != nil {
+		d.OpensIn = int(time.Until(*p.OpensAt) / time.Second) // to read; the ledger's clock decides
+	}
+	return web.Answer(w, web.Accept(strings.Join(r.Header.Values("Accept-Language"), ",")), d)
 }

@@ -212,7 +212,7 @@ func (s *sampler) allow(now time.Time) (ok bool, dropped int64) {
 // answer tells a problem: a form gets a page, everyone else JSON.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, p problem) error {
 	if isForm(r) {
-		return s.page(w, p)
+		return s.page(w, r, p)
 	}
 	return p.write(w)
 }

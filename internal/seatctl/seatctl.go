@@ -51,6 +51,7 @@ type commands struct {
 	Reset         resetCommand         `cmd:"" help:"Begin the sale anew: no seat is taken, under a new epoch."`
 	Purge         purgeCommand         `cmd:"" help:"Remove personal data after the event."`
 	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
+	Page          pageCommand          `cmd:"" help:"The booking page: write it out for a bucket."`
 	Log           logCommand           `cmd:"" help:"Who changed what, when, from where, and why."`
 	Completion    completionCommand    `cmd:"" help:"Have a shell complete commands and flags."`
 	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds, the worker."`

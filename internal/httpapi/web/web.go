@@ -1,33 +1,36 @@
 // Package web is the page a candidate sees: the form, the result, and the
-// answer to a form sent without JavaScript. It renders; statuses and headers
-// are the caller's.
+// answer to a form sent without JavaScript. It renders; statuses, and headers
+// other than those of every page, are the caller's.
 //
-// Every page works without JavaScript, which only keeps it fresh and saves a
-// page load. Index and Result can also be rendered once and stored (S3 behind
-// the CDN): what is not known then, the script fills in. The package holds no
-// state and has no clock, and a render fails only when its writer does.
+// Form and result are rendered once for a sale and are the same bytes for
+// everybody, wherever they are served from; what differs from one person to the
+// next, their script asks for. All words are in both languages: those two pages
+// carry both, the answer is in the one that the browser asks for. The package
+// holds no state and has no clock. Fail mode: a build without one of its files,
+// or with words that cannot be read, does not start.
 package web
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
-	"encoding/json"
+	"encoding/hex"
 	"fmt"
 	"html/template"
 	"io"
-	"strconv"
 	"strings"
-	"time"
+
+	"holdfast/internal/booking"
 )
 
-//go:embed *.html page.css page.js texts.json
+//go:embed *.html page.css page.js texts/*.json
 var files embed.FS
 
 var (
 	script = asset("page.js")
 	style  = asset("page.css")
-	texts  = mustTexts()
 
 	// policy names the one script and the one style by their hashes. There is
 	// no form-action: browsers hold it against redirects too, and a form sent
@@ -35,187 +38,195 @@ var (
 	policy = "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) +
 		"; connect-src 'self'; img-src data:; base-uri 'none'"
 
-	// CSP is the Content-Security-Policy header that every page goes out with.
-	// The pages carry it themselves too, except for frame-ancestors, which
-	// counts in a header only.
-	CSP = policy + "; frame-ancestors 'none'"
-
 	pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"policy": func() string { return policy },
 		// Both are our own files, and inlined unchanged or their hashes would not fit.
 		"script": func() template.HTML { return template.HTML("<script>" + script + "</script>") },
 		"style":  func() template.HTML { return template.HTML("<style>" + style + "</style>") },
+		"t":      func(key string) (string, error) { return ui(English, key) },
 	}).ParseFS(files, "*.html"))
 )
 
-// Text is what a person reads of an outcome or of the state of a booking.
-type Text struct {
-	Title   string `json:"title"`
-	Message string `json:"message"`
+// The pages' objects in the bucket. The result's has no suffix, because its
+// address has none; so it must be stored with its content type said.
+const (
+	indexName  = "index.html"
+	resultName = "result"
+)
+
+const (
+	// ContentType is every page's.
+	ContentType = "text/html; charset=utf-8"
+
+	// cacheControl has a CDN answer those who press reload by the thousand, and a
+	// corrected page be everywhere within a minute: three caches lie on the way at
+	// most (the CDN's region, its edge, the browser), and even if none told the next
+	// one its copy's age, that is three times 20 s.
+	cacheControl = "public, max-age=20"
+
+	// saleMark stands in both pages and in no other file. See Ours.
+	saleMark = `<script type="application/json" id="sale">`
+)
+
+// Header is one header of an answer.
+type Header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
-// Say gives the words for an error slug of POST /book or a state of
-// GET /booking/. "closed" is told by its reason ("not_open", "sold_out"),
-// "duplicate" also as "duplicate_payable" (a payment link is there),
-// "duplicate_working" (the first request is still at work) and
-// "duplicate_paid". Any other key is "internal".
-func Say(key string) Text {
-	if t, ok := texts[key]; ok {
-		return t
+// SecurityHeaders are the headers that every page goes out with, whoever serves it:
+// the API, or a CDN, which must be told to add them. Strict-Transport-Security is not
+// among them: it belongs to whoever ends TLS.
+func SecurityHeaders() []Header {
+	return []Header{
+		// Only the one script and the one style of ours run, and they talk to this
+		// origin only: what somebody slips into a page is dead. The pages say the same
+		// of themselves, but for frame-ancestors (nobody lays the form, unseen, under
+		// a page of theirs), which counts in a header only.
+		{"Content-Security-Policy", policy + "; frame-ancestors 'none'"},
+		// The result's address has the booking's token in it, a key to the booking: it
+		// goes into nobody's log, ours and the gateway's included. The form's page has
+		// the same, so that one table is enough for a CDN; its price is that a form
+		// sent without JavaScript carries "Origin: null" (Fetch, "append a request
+		// Origin header"), and nothing of ours looks at Origin: a booking needs the
+		// candidate's own code and e-mail, and rides on no cookie.
+		{"Referrer-Policy", "no-referrer"},
+		// A page is HTML, and status.json is never taken for a script.
+		{"X-Content-Type-Options", "nosniff"},
+		// A window that opened the page, or that the page leads to, has no hold on it.
+		{"Cross-Origin-Opener-Policy", "same-origin"},
+		// The page needs none of what a phone has; a script that got in has it neither.
+		{"Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"},
 	}
-	return texts["internal"]
 }
 
-// Level is one kind of seat on the booking page.
-type Level struct {
-	ID, Name string
-	// Fee is for reading, with its currency: "1500.00 BDT".
-	Fee string
-	// Left is how many seats are left: 0 is full, less than 0 is not known.
-	Left int
+// File is a page as it is served and as it is stored in a bucket.
+type File struct {
+	// Name is the object's, or the file's; Path is the page's address.
+	Name, Path string
+	// ContentType and CacheControl are headers to serve it with, beside
+	// SecurityHeaders.
+	ContentType, CacheControl string
+	// Body is the page; Gzip is the same, compressed.
+	Body, Gzip []byte
+	// ETag is for both forms, and weak for that: the same page, not the same bytes
+	// (RFC 9110, 8.8.1).
+	ETag string
 }
 
-// LeftText is Left in words; nothing when it is not known.
-func (l Level) LeftText() string {
-	switch {
-	case l.Left < 0:
-		return ""
-	case l.Left == 0:
-		return "full"
+// Site is the two pages of a sale.
+type Site struct {
+	Index, Result File
+}
+
+// Files are both.
+func (s *Site) Files() []File { return []File{s.Index, s.Result} }
+
+// level is one kind of seat, for reading.
+type level struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Fee has its currency: "1500.00 BDT".
+	Fee string `json:"fee"`
+}
+
+// sale is what the pages know of theirs.
+type sale struct {
+	Title  string  `json:"title"`
+	Levels []level `json:"levels"`
+}
+
+// Build renders the pages of a sale. From the same sale the same build makes the
+// same bytes. An error is a mistake in the pages themselves.
+func Build(s booking.Sale) (*Site, error) {
+	shown := sale{Title: s.Called()}
+	for _, l := range s.Levels {
+		shown.Levels = append(shown.Levels, level{ID: l.ID, Name: l.Name, Fee: l.Fee.String() + " " + s.Currency})
 	}
-	return strconv.Itoa(l.Left) + " left"
-}
-
-// IndexData is what the booking page shows before its script runs.
-type IndexData struct {
-	// Levels in the sale's order.
-	Levels []Level
-	// Fresh says that Open, OpensAt and Left are current. A page that is stored
-	// leaves it false.
-	Fresh bool
-	Open  bool
-	// OpensAt is the scheduled opening while not open; zero when there is none.
-	OpensAt time.Time
-	// Left is how many seats are left in all; less than 0 is not known.
-	Left int
-}
-
-// Index renders the booking page.
-func Index(w io.Writer, d IndexData) error {
-	view := struct {
-		Levels                     []Level
-		Fresh                      bool
-		State, OpensAt, OpensAtISO string
-		Texts                      map[string]Text
-	}{Levels: d.Levels, Fresh: d.Fresh, Texts: texts}
-	switch {
-	case !d.Fresh:
-	case d.Open && soldOut(d):
-		view.State = Say("sold_out").Title + ". " + Say("sold_out").Message
-	case d.Open:
-		view.State = "Booking is open."
-	case !d.OpensAt.IsZero():
-		view.State = "Booking opens on"
-		view.OpensAt = d.OpensAt.UTC().Format("2 January 2006, 15:04 UTC")
-		view.OpensAtISO = d.OpensAt.UTC().Format(time.RFC3339)
-	default:
-		view.State = Say("not_open").Title + "."
-	}
-	return pages.ExecuteTemplate(w, "index.html", view)
-}
-
-// soldOut holds when no seat is left in all, or none in any level.
-func soldOut(d IndexData) bool {
-	if d.Left == 0 {
-		return true
-	}
-	for _, l := range d.Levels {
-		if l.Left != 0 {
-			return false
+	var site Site
+	for _, p := range []struct {
+		to                   *File
+		template, name, path string
+	}{
+		{&site.Index, "index.html", indexName, "/"},
+		{&site.Result, "result.html", resultName, "/result"},
+	} {
+		var b bytes.Buffer
+		err := pages.ExecuteTemplate(&b, p.template, struct {
+			sale
+			Sale  sale
+			Texts map[Language]*words
+		}{shown, shown, texts})
+		if err != nil {
+			return nil, fmt.Errorf("render %s: %w", p.template, err)
+		}
+		packed, err := compress(b.Bytes())
+		if err != nil {
+			return nil, fmt.Errorf("compress %s: %w", p.template, err)
+		}
+		sum := sha256.Sum256(b.Bytes())
+		*p.to = File{
+			Name: p.name, Path: p.path, ContentType: ContentType, CacheControl: cacheControl,
+			Body: b.Bytes(), Gzip: packed, ETag: `W/"` + hex.EncodeToString(sum[:12]) + `"`,
 		}
 	}
-	return len(d.Levels) > 0
+	return &site, nil
 }
 
-// ResultData is a booking as the result page shows it before its script runs.
-type ResultData struct {
-	// Token is the booking token; "" on a page that is stored, whose script
-	// takes it from the address.
-	Token string
-	// State is a state of GET /booking/, "unknown" for a booking that is none of
-	// ours, or "" when it was not looked up.
-	State string
-	// Level is the level's id or name.
-	Level string
-	// SecondsLeft is the time to pay.
-	SecondsLeft int
-	// PaymentURL is set while the booking can be paid.
-	PaymentURL string
-}
+// Ours tells whether that is a page of Build's, of any sale and of any version.
+func Ours(page []byte) bool { return bytes.Contains(page, []byte(saleMark)) }
 
-// Result renders the result page.
-func Result(w io.Writer, d ResultData) error {
-	const checking = "checking"
-	view := struct {
-		ResultData
-		Text           Text
-		Refresh, Again bool
-		Time           string
-		Texts          map[string]Text
-	}{ResultData: d, Texts: texts}
-	switch d.State {
-	case "held", "refused":
-		view.Refresh = true
-		if d.SecondsLeft > 0 {
-			view.Time = "You have " + span(d.SecondsLeft) + " to pay."
-		}
-	case "paying":
-		view.Refresh = true
-	case "paid", "released", "refund_due", "unknown":
-	default:
-		view.State = checking
-		view.Refresh = d.Token != ""
+func compress(b []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		return nil, err
 	}
-	view.Again = d.State == "refused" || d.State == "released" || d.State == "unknown"
-	view.Text = Say(view.State)
-	return pages.ExecuteTemplate(w, "result.html", view)
+	if _, err := w.Write(b); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 // AnswerData is the answer to a form sent without JavaScript that does not
 // lead straight to the payment.
 type AnswerData struct {
-	// Status is the HTTP status the caller answers with.
-	Status int
-	// Title and Message are usually Say's.
-	Title, Message string
+	// Words is the key of what is said; see Say.
+	Words string
 	// PaymentURL and BookingURL are links, each shown when set.
 	PaymentURL, BookingURL string
-	// RetryAfter is in seconds; 0 says nothing of trying again.
-	RetryAfter int
+	// In seconds, of which the first that is more than 0 is told in words: how long
+	// there is to pay, when booking opens, when to try again.
+	SecondsLeft, OpensIn, RetryAfter int
 }
 
-// Answer renders that page.
-func Answer(w io.Writer, d AnswerData) error {
-	view := struct {
-		AnswerData
-		Time string
-	}{AnswerData: d}
-	if d.RetryAfter > 0 {
-		view.Time = span(d.RetryAfter)
-	}
-	return pages.ExecuteTemplate(w, "answer.html", view)
+// answerView is what answer.html shows. Its texts are of its language.
+type answerView struct {
+	Lang                   Language
+	Title, Message         string
+	Time                   string // a whole sentence, or ""
+	PaymentURL, BookingURL string
 }
 
-// span says a number of seconds in plain English, to the minute above one.
-func span(seconds int) string {
-	n, unit := seconds, "second"
-	if seconds >= 60 {
-		n, unit = seconds/60, "minute"
+// T is a text of the page itself.
+func (v answerView) T(key string) (string, error) { return ui(v.Lang, key) }
+
+// Answer renders that page. Its error is the writer's.
+func Answer(w io.Writer, l Language, d AnswerData) error {
+	text := Say(l, d.Words)
+	v := answerView{Lang: l, Title: text.Title, Message: text.Message, PaymentURL: d.PaymentURL, BookingURL: d.BookingURL}
+	switch {
+	case d.SecondsLeft > 0:
+		v.Time = inTime(l, "time_left", d.SecondsLeft)
+	case d.OpensIn > 0:
+		v.Time = inTime(l, "opens_in", d.OpensIn)
+	case d.RetryAfter > 0:
+		v.Time = inTime(l, "try_again_in", d.RetryAfter)
 	}
-	if n != 1 {
-		unit += "s"
-	}
-	return strconv.Itoa(n) + " " + unit
+	return pages.ExecuteTemplate(w, "answer.html", v)
 }
 
 // asset reads one of our files. Browsers hash what the HTML parser gives them,
@@ -226,14 +237,6 @@ func asset(name string) string {
 		panic(fmt.Sprintf("embedded file: %v", err)) // a build without its files
 	}
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
-}
-
-func mustTexts() map[string]Text {
-	var t map[string]Text
-	if err := json.Unmarshal([]byte(asset("texts.json")), &t); err != nil {
-		panic(fmt.Sprintf("texts.json: %v", err))
-	}
-	return t
 }
 
 func hash(inline string) string {

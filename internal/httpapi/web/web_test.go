@@ -1,93 +1,72 @@
 package web_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"html"
+	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"holdfast/examples"
+	"holdfast/internal/booking"
 	"holdfast/internal/httpapi/web"
+	"holdfast/internal/salefile"
 )
 
-// slugs are all that POST /book can answer, "closed" and "duplicate" by what
-// else they say.
-var slugs = []string{
-	"invalid_request", "invalid_level", "invalid_code", "email_mismatch",
-	"duplicate", "duplicate_payable", "duplicate_working", "duplicate_paid",
-	"level_full", "sold_out", "not_open", "try_again", "payment_unavailable",
-	"idempotency_mismatch", "body_too_large", "unsupported_media_type",
-	"method_not_allowed", "not_found", "internal",
-}
+const hostile = `"><script>alert('x')</script>{{.}}<!--`
 
-// states are all that GET /booking/ can answer, and the two in which there is
-// no answer.
-var states = []string{"held", "paying", "refused", "paid", "released", "refund_due", "unknown", ""}
-
-const hostile = `"><script>alert('x')</script>`
-
-func index(t *testing.T, d web.IndexData) string {
+func demo(t *testing.T) booking.Sale {
 	t.Helper()
-	var b strings.Builder
-	if err := web.Index(&b, d); err != nil {
-		t.Fatalf("Index: %v", err)
+	sale, err := salefile.Sale(bytes.NewReader(examples.Sale))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return b.String()
+	return sale
 }
 
-func result(t *testing.T, d web.ResultData) string {
+func build(t *testing.T, sale booking.Sale) *web.Site {
 	t.Helper()
-	var b strings.Builder
-	if err := web.Result(&b, d); err != nil {
-		t.Fatalf("Result: %v", err)
+	site, err := web.Build(sale)
+	if err != nil {
+		t.Fatalf("Build: %v", err)
 	}
-	return b.String()
+	return site
 }
 
-func answer(t *testing.T, d web.AnswerData) string {
+func answer(t *testing.T, l web.Language, d web.AnswerData) string {
 	t.Helper()
 	var b strings.Builder
-	if err := web.Answer(&b, d); err != nil {
+	if err := web.Answer(&b, l, d); err != nil {
 		t.Fatalf("Answer: %v", err)
 	}
 	return b.String()
 }
 
-func open() web.IndexData {
-	return web.IndexData{
-		Fresh: true, Open: true, Left: 9,
-		Levels: []web.Level{
-			{ID: "N1", Name: "N1 Advanced", Fee: "1500.00 BDT", Left: 9},
-			{ID: "N2", Name: "N2 Basic", Fee: "1000.00 BDT", Left: 0},
-			{ID: "N3", Name: "N3 New", Fee: "900.00 BDT", Left: -1},
-		},
-	}
-}
-
-// everyPage renders each page with values that try to break out.
+// everyPage renders each page, also with values that try to break out.
 func everyPage(t *testing.T) map[string]string {
 	t.Helper()
+	bad := build(t, booking.Sale{Name: hostile, Currency: hostile, Levels: []booking.Level{{ID: hostile, Name: hostile, Fee: 1}}})
+	good := build(t, demo(t))
 	pages := map[string]string{
-		"index": index(t, web.IndexData{
-			Fresh: true, Open: true, Left: 1,
-			Levels: []web.Level{{ID: hostile, Name: hostile, Fee: hostile, Left: 1}},
-		}),
-		"stored index": index(t, web.IndexData{}),
-		"answer": answer(t, web.AnswerData{
-			Status: 409, Title: hostile, Message: hostile, RetryAfter: 3,
-			PaymentURL: "https://pay.example.org/?x=" + hostile, BookingURL: "/result?booking=" + hostile,
-		}),
+		"index": string(good.Index.Body), "result": string(good.Result.Body),
+		"hostile index": string(bad.Index.Body), "hostile result": string(bad.Result.Body),
 	}
-	for _, state := range states {
-		pages["result "+state] = result(t, web.ResultData{
-			Token: hostile, State: state, Level: hostile, SecondsLeft: 90, PaymentURL: "https://pay.example.org/?x=" + hostile,
-		})
+	for _, l := range web.Languages() {
+		for _, words := range slugs {
+			pages["answer "+string(l)+" "+words] = answer(t, l, web.AnswerData{
+				Words: words, RetryAfter: 3,
+				PaymentURL: "https://pay.example.org/?x=" + hostile, BookingURL: "/result?booking=" + hostile,
+			})
+		}
 	}
 	return pages
 }
@@ -95,50 +74,179 @@ func everyPage(t *testing.T) map[string]string {
 func TestPages_EscapeHostileValues(t *testing.T) {
 	t.Parallel()
 	for name, page := range everyPage(t) {
-		if strings.Contains(page, "<script>alert") || strings.Contains(page, hostile) {
+		if strings.Contains(page, "<script>alert") || strings.Contains(page, hostile) || strings.Contains(page, "</script>{{") {
 			t.Errorf("%s: got a value that was not escaped", name)
 		}
 	}
-	for name, page := range map[string]string{
-		"answer": answer(t, web.AnswerData{PaymentURL: "javascript:alert(1)", BookingURL: "javascript:alert(1)"}),
-		"result": result(t, web.ResultData{State: "held", PaymentURL: "javascript:alert(1)"}),
-	} {
-		if strings.Contains(page, `href="javascript:`) {
-			t.Errorf("%s: got a link that is a script", name)
-		}
+	page := answer(t, web.English, web.AnswerData{Words: "duplicate_payable", PaymentURL: "javascript:alert(1)", BookingURL: "javascript:alert(1)"})
+	if strings.Contains(page, `href="javascript:`) {
+		t.Error("answer: got a link that is a script, want none")
 	}
 }
 
-func TestPages_AreSmallAndSelfContained(t *testing.T) {
+func TestPages_AskNobodyElse(t *testing.T) {
 	t.Parallel()
 	// An address with a host, as a value of src, href, url() or in a script.
-	outside := regexp.MustCompile(`(?:[a-z]+:)?//[A-Za-z0-9]`)
+	outside := regexp.MustCompile(`//[A-Za-z0-9].{0,40}`)
+	block := regexp.MustCompile(`(?s)<(script|style)\b.*?</(script|style)>`)
+	inline := regexp.MustCompile(`<[^<>]*\s(style|on[a-z]+)=`)
 	for name, page := range everyPage(t) {
-		if len(page) >= 30_000 {
-			t.Errorf("%s: got %d bytes, want less than 30,000", name, len(page))
-		}
 		rest := strings.ReplaceAll(page, "https://pay.example.org/", "") // given by the test
 		if got := outside.FindString(rest); got != "" {
 			t.Errorf("%s: got an address outside, %q", name, got)
 		}
-		if strings.Contains(page, " style=") || regexp.MustCompile(` on[a-z]+=`).MatchString(page) {
-			t.Errorf("%s: got an inline style or handler, which the policy forbids", name)
+		if got := inline.FindString(block.ReplaceAllString(page, "")); got != "" {
+			t.Errorf("%s: got %q, an inline style or handler, which the policy forbids", name, got)
 		}
-		for _, want := range []string{`<html lang="en">`, `name="viewport" content="width=device-width, initial-scale=1"`, "prefers-color-scheme: dark"} {
-			if !strings.Contains(page, want) {
-				t.Errorf("%s: want %q in it", name, want)
+		if want := `name="viewport" content="width=device-width, initial-scale=1"`; !strings.Contains(page, want) {
+			t.Errorf("%s: want %q in it", name, want)
+		}
+	}
+}
+
+// The first round trips on a slow line carry that much.
+func TestBuild_FitsIntoThirtyKilobytes(t *testing.T) {
+	t.Parallel()
+	for _, f := range build(t, demo(t)).Files() {
+		t.Logf("%s: %d bytes, %d compressed", f.Name, len(f.Body), len(f.Gzip))
+		if len(f.Gzip) >= 30_000 {
+			t.Errorf("%s: got %d bytes compressed, want less than 30,000", f.Name, len(f.Gzip))
+		}
+		r, err := gzip.NewReader(bytes.NewReader(f.Gzip))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, f.Body) {
+			t.Errorf("%s: unpacked: got %d bytes, %v, want the page's %d", f.Name, len(got), err, len(f.Body))
+		}
+	}
+}
+
+func TestBuild_SameSaleSameBytes(t *testing.T) {
+	t.Parallel()
+	sale := demo(t)
+	first := build(t, sale)
+	for range 2 {
+		for i, f := range build(t, sale).Files() {
+			if g := first.Files()[i]; !bytes.Equal(f.Body, g.Body) || !bytes.Equal(f.Gzip, g.Gzip) || f.ETag != g.ETag {
+				t.Fatalf("%s: built again: got other bytes, want the same", f.Name)
+			}
+		}
+	}
+	sale.Levels[0].Fee++
+	other := build(t, sale)
+	for i, f := range first.Files() {
+		if g := other.Files()[i]; f.ETag == g.ETag {
+			t.Errorf("%s: ETag: got %s for two fees, want another", f.Name, f.ETag)
+		}
+		if !regexp.MustCompile(`^W/"[0-9a-f]{24}"$`).MatchString(f.ETag) {
+			t.Errorf("%s: ETag: got %s, want a weak one: two forms share it", f.Name, f.ETag)
+		}
+	}
+	if first.Index.ETag == first.Result.ETag {
+		t.Error("ETag: got the same for both pages")
+	}
+}
+
+func TestBuild_PagesKnowTheirSale(t *testing.T) {
+	t.Parallel()
+	type level struct{ ID, Name, Fee string }
+	type sale struct {
+		Title  string
+		Levels []level
+	}
+	selling := demo(t)
+	selling.Title = "Exam & seats, December"
+	want := sale{Title: selling.Title, Levels: []level{
+		{"N1", "N1 Advanced", "1500.00 BDT"}, {"N2", "N2 Upper intermediate", "1400.00 BDT"}, {"N3", "N3 Intermediate", "1250.00 BDT"},
+		{"N4", "N4 Elementary", "1100.00 BDT"}, {"N5", "N5 Beginner", "1000.00 BDT"},
+	}}
+	site := build(t, selling)
+	for _, f := range site.Files() {
+		if text := "<title>" + html.EscapeString(selling.Title); !strings.Contains(string(f.Body), text) {
+			t.Errorf("%s: want %q in it", f.Name, text)
+		}
+		var got sale
+		data(t, string(f.Body), "sale", &got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: sale for its script (-want +got):\n%s", f.Name, diff)
+		}
+		if !web.Ours(f.Body) {
+			t.Errorf("%s: Ours: got false for a page of ours", f.Name)
+		}
+		inPage := map[web.Language]language{}
+		data(t, string(f.Body), "texts", &inPage)
+		if diff := cmp.Diff(everyText(t), inPage); diff != "" {
+			t.Errorf("%s: texts for its script (-want +got):\n%s", f.Name, diff)
+		}
+	}
+	if web.Ours([]byte("<!DOCTYPE html><title>Somebody's</title>")) {
+		t.Error("Ours: got true for a page of somebody else's")
+	}
+	for _, l := range want.Levels {
+		for _, text := range []string{`value="` + l.ID + `"`, l.Name, l.Fee} {
+			if !strings.Contains(string(site.Index.Body), text) {
+				t.Errorf("index: want %q in it", text)
 			}
 		}
 	}
 }
 
+// data reads what a page gives to its script.
+func data(t *testing.T, page, id string, to any) {
+	t.Helper()
+	m := regexp.MustCompile(`(?s)<script type="application/json" id="` + id + `">(.*?)</script>`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("page has no %s for its script", id)
+	}
+	if err := json.Unmarshal([]byte(m[1]), to); err != nil {
+		t.Fatalf("%s: %v", id, err)
+	}
+}
+
+func TestIndex_WorksAsAPlainForm(t *testing.T) {
+	t.Parallel()
+	page := string(build(t, demo(t)).Index.Body)
+	form := regexp.MustCompile(`(?s)<form\b.*?</form>`).FindString(page)
+	for _, want := range []string{`method="post"`, `action="/book"`, `name="code"`, `name="email"`, `name="website"`} {
+		if !strings.Contains(form, want) {
+			t.Errorf("form: want %q in it", want)
+		}
+	}
+	if n := strings.Count(form, `type="radio"`); n != 5 {
+		t.Errorf("form: got %d levels to choose from, want 5", n)
+	}
+	if regexp.MustCompile(`<(?:input|button|fieldset)[^>]*\sdisabled`).MatchString(form) {
+		t.Error("form: got a part of it disabled, want it to work without a script")
+	}
+	if !strings.Contains(page, "<noscript>") {
+		t.Error("index: want words for those without JavaScript")
+	}
+}
+
+func TestResult_KnowsNoBooking(t *testing.T) {
+	t.Parallel()
+	page := string(build(t, demo(t)).Result.Body)
+	if !strings.Contains(page, "<noscript>") {
+		t.Error("result: want words for those without JavaScript")
+	}
+	if strings.Contains(page, `http-equiv="refresh"`) {
+		t.Error("result: got a refresh, want none: it would show the same again")
+	}
+}
+
 func TestCSP_NamesWhatThePagesHold(t *testing.T) {
 	t.Parallel()
+	var policy string
+	for _, h := range web.SecurityHeaders() {
+		if h.Name == "Content-Security-Policy" {
+			policy = h.Value
+		}
+	}
 	inline := map[string]*regexp.Regexp{
 		"script-src": regexp.MustCompile(`(?s)<script>(.*?)</script>`),
 		"style-src":  regexp.MustCompile(`(?s)<style>(.*?)</style>`),
 	}
-	meta := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy" content="([^"]*)">`)
 	for name, page := range everyPage(t) {
 		found := 0
 		for directive, re := range inline {
@@ -146,208 +254,110 @@ func TestCSP_NamesWhatThePagesHold(t *testing.T) {
 				found++
 				sum := sha256.Sum256([]byte(m[1]))
 				want := directive + " 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"
-				if !strings.Contains(web.CSP, want) {
-					t.Errorf("%s: got policy %q, want %q in it", name, web.CSP, want)
+				if !strings.Contains(policy, want) {
+					t.Errorf("%s: got policy %q, want %q in it", name, policy, want)
 				}
 			}
 		}
-		if want := strings.Count(page, "<script>") + strings.Count(page, "<style>"); found != want || found == 0 {
+		// A block of data is none that runs.
+		all := regexp.MustCompile(`<(?:script|style)\b`).FindAllString(page, -1)
+		if want := len(all) - strings.Count(page, `<script type="application/json"`); found != want || found == 0 {
 			t.Errorf("%s: checked %d inline blocks, want %d", name, found, want)
 		}
-		m := meta.FindStringSubmatch(page)
-		if m == nil || html.UnescapeString(m[1])+"; frame-ancestors 'none'" != web.CSP {
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("policy: got %q, want nothing unsafe", policy)
+	}
+}
+
+func TestPages_SayOfThemselvesWhatTheHeadersSay(t *testing.T) {
+	t.Parallel()
+	header := map[string]string{}
+	for _, h := range web.SecurityHeaders() {
+		if h.Value == "" || header[h.Name] != "" {
+			t.Errorf("%s: got it twice or empty", h.Name)
+		}
+		header[h.Name] = h.Value
+	}
+	policy := regexp.MustCompile(`<meta http-equiv="Content-Security-Policy" content="([^"]*)">`)
+	referrer := regexp.MustCompile(`<meta name="referrer" content="([^"]*)">`)
+	for name, page := range everyPage(t) {
+		m := policy.FindStringSubmatch(page)
+		if m == nil || html.UnescapeString(m[1])+"; frame-ancestors 'none'" != header["Content-Security-Policy"] {
 			t.Errorf("%s: got policy %q in the page, want the header's without frame-ancestors", name, m)
 		}
-	}
-	if strings.Contains(web.CSP, "unsafe") {
-		t.Errorf("policy: got %q, want nothing unsafe", web.CSP)
+		// Of two the later counts, and a page is parsed after its header.
+		for _, m := range referrer.FindAllStringSubmatch(page, -1) {
+			if m[1] != header["Referrer-Policy"] {
+				t.Errorf("%s: got referrer policy %q in the page, %q in the header", name, m[1], header["Referrer-Policy"])
+			}
+		}
 	}
 }
 
-// textsOf reads the words that a page gives to its script.
-func textsOf(t *testing.T, page string) map[string]web.Text {
-	t.Helper()
-	m := regexp.MustCompile(`(?s)<script type="application/json" id="texts">(.*?)</script>`).FindStringSubmatch(page)
-	if m == nil {
-		t.Fatal("page has no texts for its script")
-	}
-	var got map[string]web.Text
-	if err := json.Unmarshal([]byte(m[1]), &got); err != nil {
-		t.Fatalf("texts: %v", err)
-	}
-	return got
-}
-
-func TestSay_EverySlugAndStateHasItsOwnWords(t *testing.T) {
+func TestAnswer_EverySlugInBothLanguages(t *testing.T) {
 	t.Parallel()
-	inPage := textsOf(t, index(t, open()))
-	if diff := cmp.Diff(inPage, textsOf(t, result(t, web.ResultData{}))); diff != "" {
-		t.Errorf("texts of index and result differ:\n%s", diff)
-	}
-	known := map[string]bool{"checking": true}
-	for _, key := range append(append([]string{}, slugs...), states...) {
-		if key == "" {
-			key = "checking"
-		}
-		known[key] = true
-		got := web.Say(key)
-		if got.Title == "" || got.Message == "" {
-			t.Errorf("%s: got %+v, want a title and a message", key, got)
-		}
-		if key != "internal" && got == web.Say("internal") {
-			t.Errorf("%s: got the words of internal, want its own", key)
-		}
-		if diff := cmp.Diff(got, inPage[key]); diff != "" {
-			t.Errorf("%s: page and Say differ:\n%s", key, diff)
-		}
-	}
-	for key := range inPage {
-		if !known[key] {
-			t.Errorf("%s: has words and is no slug or state", key)
-		}
-	}
-	if got := web.Say("nonsense"); got != web.Say("internal") {
-		t.Errorf("unknown slug: got %+v, want the words of internal", got)
-	}
-}
-
-func TestIndex_WorksAsAPlainForm(t *testing.T) {
-	t.Parallel()
-	page := index(t, open())
-	for _, want := range []string{
-		`<form method="post" action="/book">`,
-		`<label for="code">`, `id="code" name="code"`,
-		`<label for="email">`, `id="email" name="email"`,
-		`id="website" name="website" type="text" tabindex="-1" autocomplete="off"`,
-		`role="status"`, "Booking is open.",
-		`value="N1" required><span class="name">N1 Advanced</span> <span class="fee">1500.00 BDT</span> <span class="left">9 left</span>`,
-		`value="N2" required disabled><span class="name">N2 Basic</span> <span class="fee">1000.00 BDT</span> <span class="left">full</span>`,
-		`value="N3" required><span class="name">N3 New</span> <span class="fee">900.00 BDT</span> <span class="left"></span>`,
-	} {
-		if !strings.Contains(page, want) {
-			t.Errorf("index: want %q in it", want)
+	all := everyText(t)
+	for _, l := range web.Languages() {
+		for _, key := range slugs {
+			page := html.UnescapeString(answer(t, l, web.AnswerData{Words: key}))
+			text := all[l].Answers[key]
+			for _, want := range []string{text.Title, text.Message, `<html lang="` + string(l) + `"`} {
+				if !strings.Contains(page, want) || want == "" {
+					t.Errorf("%s, %s: want %q in it", l, key, want)
+				}
+			}
+			// What only the script knows cannot be filled in here.
+			if got := placeholder.FindString(text.Title + text.Message); got != "" {
+				t.Errorf("%s, %s: got the placeholder %s in an answer to a form, want none", l, key, got)
+			}
 		}
 	}
 }
 
-func TestIndex_SaysWhereTheSaleStands(t *testing.T) {
+func TestAnswer_TellsTheTimeInWords(t *testing.T) {
 	t.Parallel()
-	full := open()
-	for i := range full.Levels {
-		full.Levels[i].Left = 0
-	}
-	none := open()
-	none.Left = 0
-	at := time.Date(2026, 12, 1, 10, 0, 0, 0, time.FixedZone("", 6*3600))
-	for name, tt := range map[string]struct {
-		in   web.IndexData
+	for _, c := range []struct {
+		l    web.Language
+		d    web.AnswerData
 		want string
 	}{
-		"open":               {open(), "Booking is open."},
-		"every level full":   {full, "Every seat is taken."},
-		"no seat left":       {none, "Every seat is taken."},
-		"closed":             {web.IndexData{Fresh: true, Left: 5}, "Booking is not open."},
-		"scheduled":          {web.IndexData{Fresh: true, OpensAt: at}, `Booking opens on <time datetime="2026-12-01T04:00:00Z">1 December 2026, 04:00 UTC</time>.`},
-		"stored, not looked": {web.IndexData{Open: true, Left: -1}, "<noscript><p>Without JavaScript this page cannot show how many seats are left."},
+		{web.English, web.AnswerData{RetryAfter: 1}, "Try again in 1 second."},
+		{web.English, web.AnswerData{RetryAfter: 60}, "Try again in 60 seconds."},
+		{web.English, web.AnswerData{RetryAfter: 3, SecondsLeft: 119}, "You have 119 seconds to pay."},
+		{web.English, web.AnswerData{SecondsLeft: 599}, "You have 9 minutes to pay."},
+		{web.English, web.AnswerData{RetryAfter: 12, OpensIn: 7199}, "Opens in 119 minutes."},
+		{web.English, web.AnswerData{OpensIn: 7200}, "Opens in 2 hours."},
+		{web.English, web.AnswerData{OpensIn: 3600 + 86400 + 119}, "Opens in 25 hours 1 minute."},
+		{web.English, web.AnswerData{OpensIn: 3*86400 + 3600}, "Opens in 3 days 1 hour."},
+		{web.English, web.AnswerData{SecondsLeft: -1, OpensIn: -1}, ""},
+		{web.Bangla, web.AnswerData{RetryAfter: 59}, "৫৯ সেকেন্ড"},
+		{web.Bangla, web.AnswerData{SecondsLeft: 600}, "১০ মিনিট"},
+		{web.Bangla, web.AnswerData{OpensIn: 2*86400 + 5*3600}, "২ দিন ৫ ঘণ্টা"},
 	} {
-		state := regexp.MustCompile(`(?s)<p id="state".*?<form`).FindString(index(t, tt.in))
-		if !strings.Contains(state, tt.want) {
-			t.Errorf("%s: got %q, want %q in it", name, state, tt.want)
+		bare := answer(t, c.l, web.AnswerData{})
+		if page := answer(t, c.l, c.d); !strings.Contains(page, c.want) || (c.want == "") != (page == bare) {
+			t.Errorf("%s, %+v: want %q on the page:\n%s", c.l, c.d, c.want, page[strings.Index(page, "<body"):])
 		}
 	}
 }
 
-func TestResult_RendersEveryState(t *testing.T) {
+func TestAnswer_ShowsOnlyTheLinksThereAre(t *testing.T) {
 	t.Parallel()
-	const refresh = `<noscript><meta http-equiv="refresh" content="10"></noscript>`
-	for _, tt := range []struct {
-		state                     string
-		refresh, time, pay, again bool
-	}{
-		{state: "held", refresh: true, time: true, pay: true},
-		{state: "paying", refresh: true},
-		{state: "refused", refresh: true, time: true, again: true},
-		{state: "paid"},
-		{state: "released", again: true},
-		{state: "refund_due"},
-		{state: "unknown", again: true},
-		{state: "", refresh: true},
-		{state: "nonsense", refresh: true},
-	} {
-		t.Run(tt.state, func(t *testing.T) {
-			t.Parallel()
-			d := web.ResultData{Token: "dG9rZW4", State: tt.state, Level: "N1", SecondsLeft: 425}
-			if tt.pay {
-				d.PaymentURL = "https://pay.example.org/1"
-			}
-			page := result(t, d)
-			text := web.Say(tt.state)
-			if tt.state == "" || tt.state == "nonsense" {
-				text = web.Say("checking")
-			}
-			for _, want := range []string{
-				`<h1 id="title">` + text.Title + "</h1>", `<p id="message">` + html.EscapeString(text.Message) + "</p>",
-				"<title>" + text.Title + "</title>", `data-booking="dG9rZW4"`, `<strong id="level-name">N1</strong>`,
-			} {
-				if !strings.Contains(page, want) {
-					t.Errorf("want %q in it", want)
-				}
-			}
-			for what, c := range map[string]struct{ got, want bool }{
-				"refreshes":    {strings.Contains(page, refresh), tt.refresh},
-				"time":         {strings.Contains(page, "You have 7 minutes to pay."), tt.time},
-				"payment link": {strings.Contains(page, `<a id="pay" class="button" href="https://pay.example.org/1">`), tt.pay},
-				"way back":     {strings.Contains(page, `<p id="again"><a href="/">`), tt.again},
-			} {
-				if c.got != c.want {
-					t.Errorf("%s: got %t, want %t", what, c.got, c.want)
-				}
-			}
-		})
-	}
-}
-
-func TestResult_StoredPageDoesNotReload(t *testing.T) {
-	t.Parallel()
-	page := result(t, web.ResultData{})
-	if strings.Contains(page, `http-equiv="refresh"`) {
-		t.Error("a page that knows no booking: got a refresh, want none")
-	}
-	if want := `data-booking="" data-state="checking"`; !strings.Contains(page, want) {
-		t.Errorf("want %q in it", want)
-	}
-}
-
-func TestAnswer_ShowsOnlyWhatThereIs(t *testing.T) {
-	t.Parallel()
-	full := answer(t, web.AnswerData{
-		Status: 409, Title: "You already hold a seat", Message: "Finish the payment.", RetryAfter: 1,
-		PaymentURL: "https://pay.example.org/1", BookingURL: "/result?booking=x",
-	})
-	bare := answer(t, web.AnswerData{Status: 400, Title: "Title", Message: "Message."})
-	for _, part := range []string{"Try again in 1 second.", `href="https://pay.example.org/1"`, `href="/result?booking=x"`} {
-		if !strings.Contains(full, part) {
-			t.Errorf("full answer: want %q in it", part)
-		}
-	}
-	for _, part := range []string{"Try again", "Continue to payment", "See your booking"} {
-		if strings.Contains(bare, part) {
-			t.Errorf("bare answer: got %q in it, want it absent", part)
+	full := answer(t, web.English, web.AnswerData{PaymentURL: "https://pay.example.org/1", BookingURL: "/result?booking=x"})
+	bare := answer(t, web.English, web.AnswerData{})
+	for _, part := range []string{`href="https://pay.example.org/1"`, `href="/result?booking=x"`} {
+		if !strings.Contains(full, part) || strings.Contains(bare, part) {
+			t.Errorf("got %s with both links %t, without %t, want true, false", part, strings.Contains(full, part), strings.Contains(bare, part))
 		}
 	}
 }
 
-func TestPages_TellTheWritersError(t *testing.T) {
+func TestAnswer_TellsTheWritersError(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("client has left")
-	for name, err := range map[string]error{
-		"index":  web.Index(brokenWriter{gone}, open()),
-		"result": web.Result(brokenWriter{gone}, web.ResultData{}),
-		"answer": web.Answer(brokenWriter{gone}, web.AnswerData{}),
-	} {
-		if !errors.Is(err, gone) {
-			t.Errorf("%s: got error %v, want %v", name, err, gone)
-		}
+	if err := web.Answer(brokenWriter{gone}, web.Bangla, web.AnswerData{}); !errors.Is(err, gone) {
+		t.Errorf("got error %v, want %v", err, gone)
 	}
 }
 
@@ -355,25 +365,28 @@ type brokenWriter struct{ err error }
 
 func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// The script must run in the browsers people have: no syntax newer than async
-// functions. And what it says must be among the words.
-func TestScript_IsPlain(t *testing.T) {
+func TestAccept_IsTheBrowsersLanguage(t *testing.T) {
 	t.Parallel()
-	m := regexp.MustCompile(`(?s)<script>(.*?)</script>`).FindStringSubmatch(index(t, open()))
-	if m == nil {
-		t.Fatal("index has no script")
-	}
-	for _, recent := range []string{`\?\.[A-Za-z(\[]`, `\?\?`, `catch \{`, `\.\.\.`, `\*\*`, `=>`, "`"} {
-		if got := regexp.MustCompile(recent).FindString(m[1]); got != "" {
-			t.Errorf("script: got %q, want none of it", got)
+	for header, want := range map[string]web.Language{
+		"":                                 web.English,
+		"en":                               web.English,
+		"bn":                               web.Bangla,
+		"bn-BD":                            web.Bangla,
+		"bn-BD,bn;q=0.9,en-US;q=0.8":       web.Bangla,
+		"en-GB,en;q=0.9,bn;q=0.8":          web.English,
+		"bn;q=0.1, en;q=0.9":               web.English,
+		"fr-FR, fr;q=0.9":                  web.English,
+		"fr, bn;q=0.2":                     web.Bangla,
+		"bn;q=0":                           web.English,
+		"*":                                web.English,
+		"\x00,;;q=":                        web.English,
+		strings.Repeat("bn-BD-x-", 50_000): web.English,
+	} {
+		if got := web.Accept(header); got != want {
+			t.Errorf("Accept(%.40q): got %s, want %s", header, got, want)
 		}
 	}
-	for _, key := range regexp.MustCompile(`texts\.([a-z_]+)|slug = '([a-z_]+)'|state: '([a-z_]+)'`).FindAllStringSubmatch(m[1], -1) {
-		if name := key[1] + key[2] + key[3]; name != "internal" && web.Say(name) == web.Say("internal") {
-			t.Errorf("script: says %q, which has no words", name)
-		}
-	}
-	if strings.Contains(m[1], "innerHTML") || strings.Contains(m[1], "eval(") {
-		t.Error("script: got innerHTML or eval, want text set as text")
+	if got := web.Languages(); !slices.Equal(got, []web.Language{web.English, web.Bangla}) {
+		t.Errorf("Languages: got %v, want English first", got)
 	}
 }
