@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -205,16 +206,26 @@ func (p *Program) Wait(t testing.TB) int {
 	}
 }
 
-// FreeAddr is a loopback address that nobody listens on at the moment, for a
-// program that must keep it over a restart.
+// FreeAddr is a loopback address that nobody listens on at the moment, for a program
+// that must keep it over a restart. The system gives it to nobody in the meantime: its
+// port lies below those that it hands out itself, to a listener on port 0 or to a
+// connection (on Linux from 32768).
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, last, tries = 10000, 32767, 100
+	var taken error
+	for range tries {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(last-first+1)))
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			taken = err
+			continue
+		}
+		l.Close()
+		return addr
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatalf("no free port: %v", taken)
+	return ""
 }
 
 // Eventually asks until the answer is nil; the last answer fails the test after

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -298,4 +300,27 @@ func (r *recorder) Skipf(string, ...any) {
 func (r *recorder) Fatalf(string, ...any) {
 	r.failed = true
 	runtime.Goexit()
+}
+
+// What the system hands out by itself it may hand out again before the program that is
+// meant to listen there has started.
+func TestFreeAddr_IsNoneOfThoseThatTheSystemHandsOut(t *testing.T) {
+	t.Parallel()
+	handedOut, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		t.Skipf("only Linux says which they are: %v", err)
+	}
+	var first, last int
+	if _, err := fmt.Sscan(string(handedOut), &first, &last); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		_, port, err := net.SplitHostPort(testenv.FreeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := strconv.Atoi(port); n < 1024 || first <= n && n <= last {
+			t.Fatalf("port: got %s, want one of neither the system's own %d to %d nor those that need rights", port, first, last)
+		}
+	}
 }
