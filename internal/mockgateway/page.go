@@ -129,7 +129,7 @@ func (g *Gateway) showPage(w http.ResponseWriter, r *http.Request) {
 	}
 	g.bring(p, now)
 	d := pageData{State: "open", Merchant: merchant(p.CallbackURL), Invoice: short(p.Invoice), Amount: p.Amount,
-		Currency: p.Currency, Reference: p.Reference, PaymentID: p.ID}
+		Currency: p.Currency, Reference: short(p.Reference), PaymentID: p.ID}
 	saved := p.saved
 	switch {
 	case p.completed():
@@ -328,7 +328,7 @@ func clip(s string) string {
 	return s
 }
 
-// short is an invoice number that fits on a telephone.
+// short is a number that fits on a telephone.
 func short(s string) string {
 	if r := []rune(s); len(r) > 20 {
 		return string(r[:8]) + "…" + string(r[len(r)-8:])

@@ -241,3 +241,33 @@ func TestUnknownBooking_IsSaid(t *testing.T) {
 	p.waitAt(w.site + "/")
 	p.waitOpen()
 }
+
+// The wallet's checkout in each of its states, as a person who pays meets it.
+func TestPayersPage_EveryStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setting{})
+	p := visit(t, w, "/")
+	p.books(0, "N1")
+	p.waitAtGateway()
+	address := eval[string](p, "location.href")
+	p.click("summary")
+	p.waitFor("details[open]")
+	p.look("gateway-test-numbers")
+	p.click("summary")
+	p.click("form:has(#field) button.main") // with nothing in it
+	p.waitFor("#error")
+	p.look("gateway-wallet-wrong")
+	for _, step := range [][2]string{{"wallet", walletPays}, {"code", "123456"}, {"pin", "12345"}} {
+		p.waitFor(fmt.Sprintf("#field[name=%q]", step[0]))
+		p.look("gateway-" + step[0])
+		p.fill("#field", step[1])
+		p.click("form:has(#field) button.main")
+	}
+	p.waitState("paid")
+	p.open(address)
+	p.waitFor("button.main")
+	p.look("gateway-paid")
+	p.open(strings.Replace(address, "hash=", "hash=x", 1))
+	p.waitText("h1", "Payment not found")
+	p.look("gateway-unknown")
+}

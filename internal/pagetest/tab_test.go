@@ -30,12 +30,12 @@ const patience = 30 * time.Second
 // person is somebody with a browser of their own: nobody else's storage, cookies or
 // cache.
 type person struct {
-	t   *testing.T
+	t   testing.TB
 	w   *world
 	ctx context.Context
 }
 
-func newPerson(t *testing.T, w *world) *person {
+func newPerson(t testing.TB, w *world) *person {
 	t.Helper()
 	ctx, end := chromedp.NewContext(theBrowser(t), chromedp.WithNewBrowserContext())
 	t.Cleanup(end)
@@ -48,7 +48,7 @@ func newPerson(t *testing.T, w *world) *person {
 // tab is one tab of a person's, the size of a small telephone. Its verbs fail the test
 // when they cannot be done.
 type tab struct {
-	t   *testing.T
+	t   testing.TB
 	w   *world
 	ctx context.Context
 	end func()
@@ -60,7 +60,7 @@ type tab struct {
 }
 
 // visit opens the site's page at that path, in a new tab of a new person's.
-func visit(t *testing.T, w *world, path string) *tab {
+func visit(t testing.TB, w *world, path string) *tab {
 	t.Helper()
 	p := newPerson(t, w).newTab()
 	p.open(path)

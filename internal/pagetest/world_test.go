@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -79,7 +80,7 @@ func email(i int) string { return fmt.Sprintf("p%04d@example.org", i) }
 var worlds atomic.Int64
 
 // newWorld opens a sale to P0000 and the next ones.
-func newWorld(t *testing.T, s setting) *world {
+func newWorld(t testing.TB, s setting) *world {
 	t.Helper()
 	theBrowser(t)
 	w := &world{clock: testenv.NewClock(), data: t.TempDir()}
@@ -100,7 +101,7 @@ func newWorld(t *testing.T, s setting) *world {
 	return w
 }
 
-func (w *world) startGateway(t *testing.T, moves bool) {
+func (w *world) startGateway(t testing.TB, moves bool) {
 	t.Helper()
 	var err error
 	w.mock, err = mockgateway.New(mockgateway.Options{GrantsPerHour: -1, TokenTTL: 24 * time.Hour, Now: w.clock.Now, At: w.clock.At})
@@ -116,7 +117,7 @@ func (w *world) startGateway(t *testing.T, moves bool) {
 }
 
 // change changes the gateway's settings.
-func (w *world) change(t *testing.T, how func(s *mockgateway.Settings)) {
+func (w *world) change(t testing.TB, how func(s *mockgateway.Settings)) {
 	t.Helper()
 	s := w.mock.Settings()
 	how(&s)
@@ -126,7 +127,7 @@ func (w *world) change(t *testing.T, how func(s *mockgateway.Settings)) {
 }
 
 // faults gives every payment made from now on these faults; none takes them away.
-func (w *world) faults(t *testing.T, faults ...mockgateway.Fault) {
+func (w *world) faults(t testing.TB, faults ...mockgateway.Fault) {
 	t.Helper()
 	w.change(t, func(s *mockgateway.Settings) {
 		s.Faults = nil
@@ -136,7 +137,7 @@ func (w *world) faults(t *testing.T, faults ...mockgateway.Fault) {
 	})
 }
 
-func (w *world) startServer(t *testing.T, s setting) {
+func (w *world) startServer(t testing.TB, s setting) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -190,7 +191,7 @@ func (w *world) startServer(t *testing.T, s setting) {
 }
 
 // prepare puts the sale into force and opens it.
-func (w *world) prepare(t *testing.T, s setting) {
+func (w *world) prepare(t testing.TB, s setting) {
 	t.Helper()
 	list := make([]booking.Candidate, candidates)
 	for i := range list {
@@ -209,7 +210,7 @@ func (w *world) prepare(t *testing.T, s setting) {
 }
 
 // notifications are the mock's own, sent to this world's site.
-func (w *world) notifications(t *testing.T) *snshook.Config {
+func (w *world) notifications(t testing.TB) *snshook.Config {
 	t.Helper()
 	authority, err := w.mock.CAPEM()
 	if err != nil {
@@ -233,7 +234,7 @@ type front struct {
 	seen    map[string]int
 }
 
-func (w *world) startFront(t *testing.T, server string) {
+func (w *world) startFront(t testing.TB, server string) {
 	t.Helper()
 	transport := &http.Transport{DisableCompression: true}
 	proxy := &httputil.ReverseProxy{
@@ -276,7 +277,7 @@ func (f *front) bookings() int {
 }
 
 // published waits until status.json is so.
-func (w *world) published(t *testing.T, so func(body string) bool) {
+func (w *world) published(t testing.TB, so func(body string) bool) {
 	t.Helper()
 	testenv.Eventually(t, func() error {
 		status, _, body, err := w.get(t, "/status.json")
@@ -288,14 +289,14 @@ func (w *world) published(t *testing.T, so func(body string) bool) {
 }
 
 // get asks for a path of the site; headers are names and values in turn.
-func (w *world) get(t *testing.T, path string, headers ...string) (int, http.Header, string, error) {
+func (w *world) get(t testing.TB, path string, headers ...string) (int, http.Header, string, error) {
 	t.Helper()
 	return w.do(t, http.MethodGet, path, "", headers...)
 }
 
 // do asks on a connection of its own, follows and unpacks nothing, and reads the
 // answer.
-func (w *world) do(t *testing.T, method, path, body string, headers ...string) (int, http.Header, string, error) {
+func (w *world) do(t testing.TB, method, path, body string, headers ...string) (int, http.Header, string, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, w.site+path, strings.NewReader(body))
 	if err != nil {
@@ -317,18 +318,25 @@ func (w *world) do(t *testing.T, method, path, body string, headers ...string) (
 	return resp.StatusCode, resp.Header, string(got), err
 }
 
-// takes books a seat for a candidate without a page.
-func (w *world) takes(t *testing.T, i int, level string) {
+// takes books a seat for a candidate without a page, and gives the booking's token.
+func (w *world) takes(t testing.TB, i int, level string) (token string) {
 	t.Helper()
 	status, _, body, err := w.do(t, http.MethodPost, "/book",
 		fmt.Sprintf(`{"code":%q,"email":%q,"level":%q}`, code(i), email(i), level), "Content-Type", "application/json")
 	if err != nil || status != http.StatusAccepted {
 		t.Fatalf("book for %s: got %d %s %v, want 202", code(i), status, body, err)
 	}
+	var held struct {
+		BookingURL string `json:"booking_url"`
+	}
+	if err := json.Unmarshal([]byte(body), &held); err != nil {
+		t.Fatalf("book for %s: %v", code(i), err)
+	}
+	return held.BookingURL[strings.LastIndexByte(held.BookingURL, '/')+1:]
 }
 
 // wantSeats waits for these seats, and no others: "P0001 held".
-func (w *world) wantSeats(t *testing.T, want ...string) {
+func (w *world) wantSeats(t testing.TB, want ...string) {
 	t.Helper()
 	testenv.Eventually(t, func() error {
 		var got []string
@@ -347,7 +355,7 @@ func (w *world) wantSeats(t *testing.T, want ...string) {
 }
 
 // wantMails waits for so many confirmations to lie in the outbox.
-func (w *world) wantMails(t *testing.T, want int) {
+func (w *world) wantMails(t testing.TB, want int) {
 	t.Helper()
 	testenv.Eventually(t, func() error {
 		files, err := filepath.Glob(filepath.Join(w.data, "outbox", "*.eml"))
