@@ -284,9 +284,7 @@ func (g *Gate) admitTogether(j *job) (answer, error) {
 			// Whoever is ready to join does so first: on a busy machine a batch takes many
 			// along instead of the few who got ahead, and on an idle one nobody is.
 			runtime.Gosched()
-			batch := g.group.take()
-			g.lead(batch, s.turn)
-			g.group.done(batch)
+			g.leadAll(s.turn)
 		case <-j.ctx.Done():
 			return g.giveUp(j, j.ctx.Err())
 		}
@@ -302,6 +300,13 @@ func (g *Gate) giveUp(j *job, why error) (answer, error) {
 		return j.outcome.ans, j.outcome.err
 	}
 	return answer{}, fmt.Errorf("admit: %w", why)
+}
+
+// leadAll leads those who wait.
+func (g *Gate) leadAll(turn uint64) {
+	batch := g.group.take()
+	defer g.group.done(batch)
+	g.lead(batch, turn)
 }
 
 // lead sends a batch and finishes every job in it. A job that got no answer

@@ -217,6 +217,12 @@ func TestBatch_EverybodyIsAnswered(t *testing.T) {
 			t.Fatal("somebody is not answered")
 		}
 	}
+	testenv.Eventually(t, func() error { // a leader has its answer before it has tidied up
+		if !l.AtRest() {
+			return errors.New("everybody is answered, and something is kept of them")
+		}
+		return nil
+	})
 	proxy.Forward()
 	l.check(t)
 }

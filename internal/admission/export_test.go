@@ -22,6 +22,14 @@ func (g *Gate) Waiting() int {
 	return len(g.group.waiting)
 }
 
+// AtRest tells whether nobody waits, leads or is led, and nothing is kept of those who
+// were.
+func (g *Gate) AtRest() bool {
+	g.group.mu.Lock()
+	defer g.group.mu.Unlock()
+	return !g.group.led && len(g.group.waiting)+len(g.group.atWork)+len(g.group.ends) == 0
+}
+
 // SetWaitingMost changes how many may.
 func (g *Gate) SetWaitingMost(n int) {
 	g.group.mu.Lock()
