@@ -10,6 +10,8 @@ const (
 	ask verdict = "ask"
 	// refused: it did not happen, and this payment or order is over.
 	refused verdict = "refused"
+	// barred: as refused, and our account may be why. A person must look.
+	barred verdict = "barred"
 	// unfinished: the payer has not finished; only an execute can say so.
 	unfinished verdict = "unfinished"
 	// open: the payment exists and is not paid.
@@ -25,14 +27,14 @@ const (
 )
 
 // ours tells whether a person on our side must act.
-func (v verdict) ours() bool { return v == bug || v == setup }
+func (v verdict) ours() bool { return v == bug || v == setup || v == barred }
 
 // charge is the verdict in the words of execute and query. What is our fault is
 // unknown there: a wrong key would otherwise end every payment of a sale, paid
 // ones too.
 func (v verdict) charge() booking.ChargeStatus {
 	switch v {
-	case refused:
+	case refused, barred:
 		return booking.ChargeRefused
 	case unfinished:
 		return booking.ChargeUnfinished
@@ -96,11 +98,11 @@ var meanings = map[string]meaning{
 	"2031": always(bug),                                  // bad invoice number
 	"2033": {ask, ask, ask, bug, none, none},             // not found: to a refund its transaction, to a question the refund
 	"2034": always(ask),                                  // already reversed: there is a refund, ask which
-	"2037": {setup, refused, refused, setup, ask, ask},   // 2037 to 2041: an account's state forbids it, the payer's
-	"2038": {setup, refused, refused, setup, ask, ask},   // where a payer is in play, else ours
-	"2039": {setup, refused, refused, setup, ask, ask},
-	"2040": {setup, refused, refused, setup, ask, ask},
-	"2041": {setup, refused, refused, setup, ask, ask},
+	"2037": {setup, refused, refused, setup, ask, ask},   // 2037 to 2041: an account's state forbids it; of the first
+	"2038": {setup, refused, refused, setup, ask, ask},   // two the payer's, where a payer is in play, and of the others
+	"2039": {setup, barred, barred, setup, ask, ask},     // the payee's, as libraries have it (unconfirmed)
+	"2040": {setup, barred, barred, setup, ask, ask},
+	"2041": {setup, barred, barred, setup, ask, ask},
 	"2048": always(bug),                                    // bad payer reference
 	"2049": always(bug),                                    // bad callback URL
 	"2056": always(ask),                                    // invalid payment state: never paid by that alone
@@ -127,7 +129,7 @@ func RefusalOf(code string) booking.Refusal {
 		return booking.RefusalBalance
 	case "2014", "2015", "2016", "2017", "2018", "2019":
 		return booking.RefusalCredentials
-	case "2037", "2038", "2039", "2040", "2041", "2057", "2058":
+	case "2037", "2038", "2057", "2058":
 		return booking.RefusalAccount
 	}
 	return ""

@@ -82,6 +82,7 @@ func TestEveryCode_HasItsMeaningForEveryCall(t *testing.T) {
 		setup   = row("ask! counted", "ask!", "ask!", "not done!", "ask!", "ask!")
 		payer   = row("ask", "refused", "refused", "ask", "ask", "ask")
 		state   = row("ask! counted", "refused", "refused", "not done!", "ask", "ask")
+		ours    = row("ask! counted", "refused!", "refused!", "not done!", "ask", "ask")
 		account = row("ask", "refused", "refused", "not done", "ask", "ask")
 	)
 	// Every code of the gateway's table, in its order.
@@ -100,7 +101,7 @@ func TestEveryCode_HasItsMeaningForEveryCall(t *testing.T) {
 		"2034": doubt,
 		"2029": row("ask", "ask", "ask", "ask", "ask", "ask"),
 		"2031": ourBug,
-		"2037": state, "2038": state, "2039": state, "2040": state, "2041": state,
+		"2037": state, "2038": state, "2039": ours, "2040": ours, "2041": ours,
 		"2048": ourBug, "2049": ourBug,
 		"2056": doubt,
 		"2057": account, "2058": account,
@@ -170,8 +171,7 @@ func TestRefusalOf_TellsThePayerWhatToDo(t *testing.T) {
 		"2023": booking.RefusalBalance,
 		"2014": booking.RefusalCredentials, "2015": booking.RefusalCredentials, "2016": booking.RefusalCredentials,
 		"2017": booking.RefusalCredentials, "2018": booking.RefusalCredentials, "2019": booking.RefusalCredentials,
-		"2037": booking.RefusalAccount, "2038": booking.RefusalAccount, "2039": booking.RefusalAccount,
-		"2040": booking.RefusalAccount, "2041": booking.RefusalAccount, "2057": booking.RefusalAccount, "2058": booking.RefusalAccount,
+		"2037": booking.RefusalAccount, "2038": booking.RefusalAccount, "2057": booking.RefusalAccount, "2058": booking.RefusalAccount,
 	}
 	for code := range 10000 {
 		code := strconv.Itoa(code)
