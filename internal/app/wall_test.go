@@ -83,7 +83,7 @@ func TestWall_ShowsWhatTheLedgerHasInEveryProcess(t *testing.T) {
 	}
 	seats := func(limit, admitted, paid, left int) wall.Seats {
 		held := admitted - paid
-		return wall.Seats{Cap: limit, Admitted: &admitted, Paid: &paid, Held: &held, Left: left}
+		return wall.Seats{Cap: limit, Admitted: &admitted, Paid: &paid, Held: &held, Left: &left}
 	}
 	want := wall.View{
 		Open: true, Total: seats(9, figures.Total, phases[booking.PhasePaid], 2),

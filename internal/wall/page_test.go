@@ -296,7 +296,7 @@ func TestPage_InABrowser(t *testing.T) {
 	l.do(func() { l.figures.Open, l.figures.Reason, l.figures.Levels[0].Cap = true, "sold_out", 10 })
 	b.until("sold out", "text('#state') === 'SOLD OUT' && text('#countdown') === '' && text('#levels').includes('full')")
 	l.do(func() { l.figures.Levels[1].Admitted, l.err = -1_000_000, nil })
-	b.until("the damaged counter", "text('#levels').includes('counter damaged')")
+	b.until("the damaged counter", "text('#levels').includes('counter damaged') && text('#state') === 'COUNTER DAMAGED'")
 
 	l.do(func() { l.err = errors.New("redis is asleep") })
 	b.until("the trouble", "seen('#trouble') && text('#trouble').includes('Redis does not answer')")

@@ -36,8 +36,9 @@ type Seats struct {
 	// count, and Held is the rest of Admitted.
 	Paid *int `json:"paid,omitempty"`
 	Held *int `json:"held,omitempty"`
-	// Left is never negative, and never more than the whole sale has left.
-	Left int `json:"left"`
+	// Left is never negative, and never more than the whole sale has left, if that is
+	// known; null when the counter is damaged.
+	Left *int `json:"left"`
 }
 
 // Level is one level's seats.
@@ -137,7 +138,11 @@ func (w *Wall) view() (View, bool) {
 	}
 	v.Total = seats(f.Cap, f.Total, f.Cap)
 	for _, l := range f.Levels {
-		v.Levels = append(v.Levels, Level{l.ID, l.Name, seats(l.Cap, l.Admitted, v.Total.Left)})
+		most := l.Cap
+		if v.Total.Left != nil {
+			most = *v.Total.Left
+		}
+		v.Levels = append(v.Levels, Level{l.ID, l.Name, seats(l.Cap, l.Admitted, most)})
 	}
 	if w.rows == nil {
 		return v, true
@@ -153,10 +158,11 @@ func (w *Wall) view() (View, bool) {
 func age(now, then time.Time) float64 { return max(0, now.Sub(then).Seconds()) }
 
 func seats(limit, admitted, most int) Seats {
-	if admitted < 0 { // damaged: it sells nothing
+	if admitted < 0 { // damaged: it sells nothing, and how many are left nobody knows
 		return Seats{Cap: limit}
 	}
-	return Seats{Cap: limit, Admitted: &admitted, Left: max(0, min(limit-admitted, most))}
+	left := max(0, min(limit-admitted, most))
+	return Seats{Cap: limit, Admitted: &admitted, Left: &left}
 }
 
 // split says how many of those admitted are paid. The count of paid may be of another

@@ -190,7 +190,7 @@
     const bars = [];
     for (const l of d.levels) {
       const damaged = l.admitted === null;
-      let left = element('td', damaged ? '–' : number(l.left));
+      let left = element('td', l.left === null ? '–' : number(l.left));
       if (!damaged && l.left === 0) left = element('td', 'full', 'alarm');
       const tr = row(l.name || l.id, [
         l.paid === undefined ? '–' : number(l.paid),
@@ -260,7 +260,12 @@
     const opens = d.opens_at ? (Date.parse(d.opens_at) - now()) / 1000 : 0;
     let word = 'CLOSED';
     let kind = '';
-    if (d.open && d.reason === 'sold_out') {
+    // A damaged counter closes what it counts, which is not the same as sold.
+    const damaged = [d.total].concat(d.levels).some(s => s.admitted === null);
+    if (d.open && d.reason === 'sold_out' && damaged) {
+      word = 'COUNTER DAMAGED';
+      kind = 'full';
+    } else if (d.open && d.reason === 'sold_out') {
       word = 'SOLD OUT';
       kind = 'full';
     } else if (d.open) {
@@ -298,7 +303,7 @@
     const taken = d.total.admitted === null ? 'counter damaged' : number(d.total.admitted);
     put('taken', taken).className = d.total.admitted === null ? 'alarm' : '';
     put('cap', 'of ' + number(d.total.cap));
-    put('left', number(d.total.left));
+    put('left', d.total.left === null ? '–' : number(d.total.left));
     put('paid', d.total.paid === undefined ? '–' : number(d.total.paid));
     put('held', d.total.held === undefined ? '–' : number(d.total.held));
     if (d.counted_at !== undefined) {
