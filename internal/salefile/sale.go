@@ -20,10 +20,12 @@ import (
 // maxSaleFile bounds a sale file; a real one has a few hundred bytes.
 const maxSaleFile = 1 << 20
 
-// What a person reads as a level's name and as the sale's title, in characters at most.
+// What a person reads as a level's name and as the sale's title, in characters at most;
+// and either in bytes, as a mail's header bears them.
 const (
 	maxLevelName = 80
 	maxTitle     = 120
+	maxShownBytes      = 400
 )
 
 // Sale reads a sale file and validates it. hold defaults to
@@ -167,7 +169,7 @@ func (p *parser) line(n *yaml.Node, key string, most int) string {
 	unprintable := strings.ContainsFunc(s, func(r rune) bool {
 		return !unicode.IsPrint(r) && r != '\u200c' && r != '\u200d'
 	})
-	if s != strings.TrimSpace(s) || unprintable || utf8.RuneCountInString(s) > most {
+	if s != strings.TrimSpace(s) || unprintable || utf8.RuneCountInString(s) > most || len(s) > maxShownBytes {
 		p.bad(n, "%s: want at most %d printable characters on one line, with no space around them", key, most)
 		return ""
 	}

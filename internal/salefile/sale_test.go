@@ -115,6 +115,7 @@ func TestSale_RefusesWithLines(t *testing.T) {
 		{"long name", replace("N1 Advanced", strings.Repeat("x", 81)), []string{"line 6: name: want at most 80"}},
 		{"line break in the title", twoLevels + "title: \"A\\r\\nBcc: x\"\n", []string{"line 10: title: want at most 120 printable characters"}},
 		{"long title", twoLevels + "title: " + strings.Repeat("অ", 121) + "\n", []string{"line 10: title: want at most 120"}},
+		{"title of long letters", twoLevels + "title: " + strings.Repeat("𑄃", 101) + "\n", []string{"line 10: title: want at most 120"}},
 		{"title as list", twoLevels + "title: [x]\n", []string{"line 10: title: want a text"}},
 		{"alias", replace("name: demo-2026", "name: &a demo\nanchor: *a"), []string{`line 2: key "anchor" is unknown`}},
 		{"alias as value", replace("currency: BDT", "currency: *a"), []string{"unknown anchor"}},
