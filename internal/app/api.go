@@ -315,7 +315,7 @@ func (a *API) wire() error {
 		pages = &httpapi.Pages{Objects: a.Drivers.Objects, Sales: a.Gate}
 	}
 	a.Edge, err = httpapi.New(httpapi.Deps{
-		Booker: book, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store, Refusal: paygate.RefusalOf},
+		Booker: book, Finder: &checkout.Finder{Seats: a.Gate, BookingURL: bookingURL}, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store, Refusal: paygate.RefusalOf},
 		Sealer: sealer, Background: a.flights, Codes: a.codes,
 		Pages: pages, Webhook: webhook, Version: obs.Version(),
 		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),

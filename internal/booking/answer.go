@@ -42,6 +42,11 @@ const (
 	RefusalRefund Refusal = "refund"
 )
 
+// Refusals are all of them.
+func Refusals() []Refusal {
+	return []Refusal{RefusalBalance, RefusalCredentials, RefusalAccount, RefusalRefund}
+}
+
 // View is a booking as its candidate sees it.
 type View struct {
 	State ViewState

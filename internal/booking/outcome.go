@@ -134,7 +134,7 @@ type DuplicateError struct {
 	Now time.Time
 	// PaymentURL is set while the hold can be paid.
 	PaymentURL string
-	// BookingURL is set while the hold can be paid.
+	// BookingURL is set while the hold can be paid, and for somebody who asked for it.
 	BookingURL string
 }
 

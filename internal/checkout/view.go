@@ -79,10 +79,15 @@ func (v *Viewer) released(ctx context.Context, rec booking.Record) (booking.View
 	return booking.ViewReleased, nil
 }
 
+// whyWithin is how long a candidate waits to hear why their payment was refused.
+const whyWithin = 500 * time.Millisecond
+
 // refused adds why, which the record knows. That the payment was refused the row says
-// already: a record that cannot be read takes nothing of it.
+// already: a record that cannot be read, now or at all, takes nothing of it.
 func (v *Viewer) refused(ctx context.Context, code, attempt string, view booking.View) booking.View {
 	view.State = booking.ViewRefused
+	ctx, cancel := context.WithTimeout(ctx, whyWithin)
+	defer cancel()
 	rec, err := v.Records.Record(ctx, booking.CandidateHash(code), attempt)
 	if err != nil {
 		return view

@@ -189,6 +189,30 @@ func TestView_WithoutARowTheRecordTells(t *testing.T) {
 	})
 }
 
+// hangingStore is a store that does not answer.
+type hangingStore struct{ record }
+
+func (hangingStore) Record(ctx context.Context, _, _ string) (booking.Record, error) {
+	<-ctx.Done()
+	return booking.Record{}, ctx.Err()
+}
+
+// The seat is still theirs, and the time to pay again runs.
+func TestView_RefusedDoesNotWaitForAStoreThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, 1)
+		held := b.mustBook(t, 1)
+		b.ledger.seats.(*memory).set(code(1), func(r *booking.Row) { r.Phase = booking.PhaseRefused })
+		v := &checkout.Viewer{Rows: b.ledger, Records: hangingStore{}}
+		began := time.Now()
+		got, err := v.View(t.Context(), code(1), held.Attempt)
+		if err != nil || got.State != booking.ViewRefused || time.Since(began) > time.Second {
+			t.Errorf("view: got %+v, %v after %s, want it refused within a second", got, err, time.Since(began))
+		}
+	})
+}
+
 // noRows is a ledger that answers every question with one error.
 type noRows struct{ err error }
 

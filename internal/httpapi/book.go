@@ -35,6 +35,7 @@ type form struct {
 	Code    *string `json:"code"`
 	Email   *string `json:"email"`
 	Level   *string `json:"level"`
+	Find    bool    `json:"find"`    // a seat that is there, instead of taking one; needs no level
 	Website string  `json:"website"` // hidden; people leave it empty
 }
 
@@ -59,6 +60,9 @@ func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 	}
 	if in.Website != "" {
 		return s.honeypot(w, r, in)
+	}
+	if in.Find {
+		return s.find(r, in)
 	}
 	req, err := s.request(in, r.Header)
 	if err != nil {
@@ -85,6 +89,35 @@ func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// find answers where the candidate's seat is, and takes none.
+func (s *Server) find(r *http.Request, in form) error {
+	if in.Code == nil || in.Email == nil {
+		return fmt.Errorf("code or email is missing: %w", booking.ErrInvalidRequest)
+	}
+	code, email, err := s.who(in)
+	if err != nil {
+		return err
+	}
+	obs.EventFrom(r.Context()).Candidate = func() string { return booking.CandidateHash(code) }
+	err = s.Finder.Find(r.Context(), code, email)
+	if errors.Is(err, booking.ErrNotFound) {
+		return fmt.Errorf("%w: %w", errNoSeat, err)
+	}
+	return err
+}
+
+// errNoSeat tells somebody who looks for their seat from somebody who is lost.
+var errNoSeat = errors.New("the candidate has no seat")
+
+// who reads code and e-mail, which are there.
+func (s *Server) who(in form) (code, email string, err error) {
+	if code, err = s.Codes.Normalize(*in.Code); err != nil {
+		return "", "", err
+	}
+	email, err = booking.NormalizeEmail(*in.Email)
+	return code, email, err
+}
+
 func (s *Server) accept(w http.ResponseWriter, r *http.Request, h held) error {
 	if isForm(r) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -103,11 +136,7 @@ func (s *Server) request(in form, header http.Header) (booking.Request, error) {
 	if err != nil {
 		return booking.Request{}, err
 	}
-	code, err := s.Codes.Normalize(*in.Code)
-	if err != nil {
-		return booking.Request{}, err
-	}
-	email, err := booking.NormalizeEmail(*in.Email)
+	code, email, err := s.who(in)
 	if err != nil {
 		return booking.Request{}, err
 	}
@@ -228,6 +257,8 @@ func parseForm(body string) (form, error) {
 			in.Level = &v[0]
 		case "website":
 			in.Website = v[0]
+		case "find":
+			in.Find = v[0] == "1"
 		default:
 			return form{}, fmt.Errorf("unknown form field: %w", booking.ErrInvalidRequest)
 		}

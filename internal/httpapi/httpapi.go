@@ -30,6 +30,12 @@ type Booker interface {
 	Book(ctx context.Context, r booking.Request) (booking.Held, error)
 }
 
+// Finder tells candidates of the seat they have, as an error, and takes none; see
+// checkout.Finder.
+type Finder interface {
+	Find(ctx context.Context, code, email string) error
+}
+
 // Settler brings a payment to its end; see settle.Service.
 type Settler interface {
 	Issued(ctx context.Context, payment, signature string) (code, attempt string, err error)
@@ -66,6 +72,7 @@ type Sales interface {
 // Deps is what the edge is made of.
 type Deps struct {
 	Booker     Booker
+	Finder     Finder
 	Settler    Settler
 	Viewer     Viewer
 	Sealer     Sealer
@@ -103,7 +110,7 @@ type Server struct {
 
 // New checks its dependencies and builds the routes.
 func New(d Deps) (*Server, error) {
-	if d.Booker == nil || d.Settler == nil || d.Viewer == nil || d.Sealer == nil || d.Background == nil ||
+	if d.Booker == nil || d.Finder == nil || d.Settler == nil || d.Viewer == nil || d.Sealer == nil || d.Background == nil ||
 		d.Codes == (booking.CodeRule{}) || d.ResultURL == "" || d.ReturnBudget <= 0 || d.Log == nil || d.Registerer == nil {
 		return nil, errors.New("httpapi: a dependency is missing")
 	}

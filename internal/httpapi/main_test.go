@@ -47,6 +47,11 @@ type booker func(ctx context.Context, r booking.Request) (booking.Held, error)
 
 func (f booker) Book(ctx context.Context, r booking.Request) (booking.Held, error) { return f(ctx, r) }
 
+// finder answers who looks for their seat.
+type finder func(ctx context.Context, code, email string) error
+
+func (f finder) Find(ctx context.Context, code, email string) error { return f(ctx, code, email) }
+
 type settler struct {
 	issued func(ctx context.Context, payment, signature string) (string, string, error)
 	pay    func(ctx context.Context, code, attempt, payment string) error
@@ -141,6 +146,7 @@ func newEdge(t testing.TB, change func(*httpapi.Deps)) *edge {
 
 func (e *edge) deps() httpapi.Deps {
 	return httpapi.Deps{
+		Finder: finder(func(context.Context, string, string) error { return booking.ErrNotFound }),
 		Booker: booker(func(context.Context, booking.Request) (booking.Held, error) { return e.held(), nil }),
 		Settler: settler{
 			issued: func(_ context.Context, p, s string) (string, string, error) {

@@ -29,7 +29,7 @@ type outcome struct {
 // payment link that was not found.
 var outcomes = []outcome{
 	{err: booking.ErrTryAgain, status: http.StatusServiceUnavailable, slug: "try_again", text: "No answer can be given now: try again, nobody gets two seats.", retry: 1, spread: 4},
-	{err: booking.ErrPaymentUnavailable, status: http.StatusBadGateway, slug: "payment_unavailable", text: "The payment could not be created, and no seat is held: try again.", retry: 3, spread: 5},
+	{err: booking.ErrPaymentUnavailable, status: http.StatusBadGateway, slug: "payment_unavailable", text: "The payment could not be created: try again, nobody gets two seats.", retry: 3, spread: 5},
 	{err: booking.ErrInvalidRequest, status: http.StatusBadRequest, slug: "invalid_request", text: "The request is malformed: send one JSON object with the texts code, email and level, each once."},
 	{err: booking.ErrInvalidLevel, status: http.StatusBadRequest, slug: "invalid_level", text: "There is no such level: choose one of those in status.json."},
 	{err: booking.ErrInvalidCode, status: http.StatusBadRequest, slug: "invalid_code", text: "This candidate code is not on the list: check it against your registration."},
@@ -101,6 +101,8 @@ func describe(err error, level, requestID string) problem {
 		p.Level = level
 	case errors.As(err, &dup):
 		p.duplicate(dup)
+	case errors.Is(err, errNoSeat):
+		p.words, p.Message = "no_seat", "No seat is held or paid for this candidate."
 	case errors.As(err, &notOpen) && !notOpen.OpensAt.IsZero():
 		at := notOpen.OpensAt.UTC()
 		p.OpensAt = &at
@@ -109,6 +111,7 @@ func describe(err error, level, requestID string) problem {
 }
 
 func (p *problem) duplicate(dup *booking.DuplicateError) {
+	p.BookingURL = dup.BookingURL
 	switch {
 	case dup.Row.Phase == booking.PhasePaid:
 		p.Paid, p.words = true, "duplicate_paid"
@@ -118,7 +121,7 @@ func (p *problem) duplicate(dup *booking.DuplicateError) {
 		p.Message = "This candidate's first request is still at work: try again in a few seconds."
 	case dup.PaymentURL != "":
 		left := booking.SecondsLeft(dup.Row.Deadline, dup.Now)
-		p.PaymentURL, p.BookingURL, p.SecondsLeft, p.words = dup.PaymentURL, dup.BookingURL, &left, "duplicate_payable"
+		p.PaymentURL, p.SecondsLeft, p.words = dup.PaymentURL, &left, "duplicate_payable"
 		p.Message = "This candidate holds a seat that is not paid yet: finish the payment at payment_url."
 	}
 }
@@ -127,7 +130,7 @@ func (p problem) write(w http.ResponseWriter) error {
 	if p.retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(p.retry))
 	}
-	if p.OpensAt == nil && !p.Paid && p.PaymentURL == "" && p.SecondsLeft == nil {
+	if p.OpensAt == nil && !p.Paid && p.PaymentURL == "" && p.BookingURL == "" && p.SecondsLeft == nil {
 		// A plain refusal, of which there are very many: its texts are ours, ASCII
 		// without quotes, and a level's id holds nothing to escape.
 		b := make([]byte, 0, 256)

@@ -19,7 +19,9 @@ import (
 // hint: a payment we did not issue, a wrong signature or a repeated parameter
 // causes no call, and failure and cancel change nothing. With success the payment
 // is brought to its end in the background, for as long as the browser may wait;
-// after that the result page says "checking".
+// after that the result page says "checking". Where an outage was in the way the
+// result page is given the return itself, so that it can be made again: until it is, a
+// payer who has done their part has not paid.
 func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	deadline := time.Now().Add(s.ReturnBudget)
 	ev := obs.EventFrom(r.Context())
@@ -35,11 +37,12 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 		ev.Outcome, ev.Cause = "unknown", err
 		if !errors.Is(err, booking.ErrNotFound) {
 			ev.Outcome = "busy"
-			return s.seeResult(w, r, "error=busy")
+			return s.seeResult(w, r, "error=busy&"+returnQuery(payment, status, signature))
 		}
 		return s.seeResult(w, r, "error=unknown")
 	}
 	ev.Attempt, ev.Outcome = attempt, status
+	query := "booking=" + url.QueryEscape(s.Sealer.Seal(code, attempt))
 	if status == "success" {
 		done := make(chan error)
 		ctx, requestID := context.WithoutCancel(r.Context()), ev.RequestID
@@ -59,8 +62,16 @@ func (s *Server) callback(w http.ResponseWriter, r *http.Request) error {
 		} else {
 			ev.Outcome = "draining"
 		}
+		if ev.Cause != nil || ev.Outcome != status {
+			query += "&" + returnQuery(payment, status, signature)
+		}
 	}
-	return s.seeResult(w, r, "booking="+url.QueryEscape(s.Sealer.Seal(code, attempt)))
+	return s.seeResult(w, r, query)
+}
+
+// returnQuery is a payer's return, to be made again.
+func returnQuery(payment, status, signature string) string {
+	return "paymentID=" + url.QueryEscape(payment) + "&status=" + url.QueryEscape(status) + "&signature=" + url.QueryEscape(signature)
 }
 
 // tellLate writes what became of a payer's return whose request has its line already.
