@@ -16,5 +16,5 @@
 // networks, the CDN, and whether the Bangla is good Bangla.
 //
 // Clock: the ledger's, the server's and the gateway's are moved together by the test;
-// the browser's own is real, or set wrong on purpose.
+// the browser's own is real, set wrong on purpose, or moved on by itself.
 package pagetest

@@ -43,6 +43,13 @@ func (p *tab) glimpse(state string) {
 	p.size(360, 740)
 }
 
+// glimpses is glimpse in both languages.
+func (p *tab) glimpses(state string) {
+	p.t.Helper()
+	p.glimpse(state)
+	p.inBangla(func() { p.glimpse(state) })
+}
+
 // inBangla does something while the page is in Bangla, where it has both languages and
 // is in English; the focus stays where it is.
 func (p *tab) inBangla(do func()) {

@@ -15,7 +15,7 @@ type said struct {
 	Answers map[string]struct{ Title, Message string } `json:"answers"`
 }
 
-func language(t *testing.T, lang string) said {
+func language(t testing.TB, lang string) said {
 	t.Helper()
 	var s said
 	if err := json.Unmarshal(readFile(t, "internal/httpapi/web/texts/"+lang+".json"), &s); err != nil {
@@ -24,7 +24,7 @@ func language(t *testing.T, lang string) said {
 	return s
 }
 
-func english(t *testing.T) said { t.Helper(); return language(t, "en") }
+func english(t testing.TB) said { t.Helper(); return language(t, "en") }
 
 // withoutScripts opens the form in a browser that runs none.
 func withoutScripts(t *testing.T, w *world) *tab {
@@ -117,6 +117,27 @@ func TestWithoutJavaScript_EveryAnswerIsAPage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Who has lost the way to their booking finds it, without a level, and takes no seat.
+func TestWithoutJavaScript_FindsABooking(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, setting{})
+	w.takes(t, 0, "N1")
+	for i, slug := range []string{"duplicate_payable", "no_seat"} {
+		p := withoutScripts(t, w)
+		p.fill("#code", code(i))
+		p.fill("#email", email(i))
+		p.click("#find")
+		p.waitAt(w.site + "/book")
+		want := english(t).Answers[slug]
+		p.waitText("main", want.Title, want.Message)
+		p.glimpse("noscript-find-" + strings.ReplaceAll(slug, "_", "-"))
+		if slug == "duplicate_payable" {
+			p.waitFor(`a[href^="` + w.site + `/result?booking="]`)
+		}
+	}
+	w.wantSeats(t, "P0000 held")
 }
 
 // A browser that asks for Bangla gets its answers in Bangla.

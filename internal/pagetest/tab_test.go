@@ -359,6 +359,67 @@ func (p *tab) clockOff(d time.Duration) {
 	})()`, d.Milliseconds()))
 }
 
+// clockMoves lets ahead move the clocks of the pages that are opened from now on.
+func (p *tab) clockMoves() {
+	p.t.Helper()
+	p.before(`(() => {
+		const Real = Date, since = performance.now.bind(performance);
+		let on = 0;
+		window.ahead = ms => { on += ms; return true; };
+		performance.now = () => since() + on;
+		window.Date = class extends Real {
+			constructor(...a) { if (a.length) super(...a); else super(Real.now() + on); }
+			static now() { return Real.now() + on; }
+		};
+	})()`)
+}
+
+// ahead moves the page's clocks on by d. What is set for a time by a timer is not.
+func (p *tab) ahead(d time.Duration) {
+	p.t.Helper()
+	eval[bool](p, fmt.Sprintf("ahead(%d)", d.Milliseconds()))
+}
+
+// quick is how much shorter napsQuickly makes a nap.
+const quick = 40
+
+// napsQuickly has the pages that are opened from now on wait for a fraction of what they
+// mean to, where that is a second and more, and note how long that was in naps. The time
+// limits of requests, whole seconds, stay.
+func (p *tab) napsQuickly() {
+	p.t.Helper()
+	p.before(fmt.Sprintf(`(() => {
+		const set = window.setTimeout.bind(window);
+		window.naps = [];
+		window.setTimeout = (f, ms) => {
+			if (!(ms >= 1000) || ms %% 1000 === 0) return set(f, ms);
+			naps.push(ms);
+			return set(f, ms / %d);
+		};
+	})()`, quick))
+}
+
+// listens notes what the pages that are opened from now on say aloud, in heard.
+func (p *tab) listens() {
+	p.t.Helper()
+	p.before(`window.heard = []; document.addEventListener('DOMContentLoaded', () => {
+		const live = document.querySelector('#live');
+		if (live) new MutationObserver(() => { if (live.textContent) heard.push(live.textContent); }).observe(live, {childList: true, characterData: true, subtree: true});
+	})`)
+}
+
+// waitHeard waits until these words of an answer were said in one breath, and wants them
+// said once.
+func (p *tab) waitHeard(slug string) {
+	p.t.Helper()
+	words := english(p.t).Answers[slug]
+	said := fmt.Sprintf("heard.filter(h => h.includes(%q)).length", words.Title+". "+words.Message)
+	p.until("the words of "+slug+" aloud", said+" > 0")
+	if n := eval[int](p, said); n != 1 {
+		p.t.Errorf("the words of %s aloud: got %d times, want 1", slug, n)
+	}
+}
+
 // glance is the person's eye back on the tab, which wakes its page up.
 func (p *tab) glance() {
 	p.t.Helper()

@@ -1,17 +1,18 @@
 // The ids that are the page's interface.
 //
 // Booking page: main#book, form, code, email, level (radios by name, in levels),
-// submit (aria-disabled, with submit-note, while it is of no use), find (shown
-// instead: ask for a booking made before), code-error, email-error, level-error;
+// submit (aria-disabled, with submit-note, while it is of no use), find (asks for a
+// booking made before, and never for a seat), code-error, email-error, level-error;
 // state (where the sale stands; data-phase: unknown, soon, open, sold_out,
 // closed), countdown (countdown-figure, countdown-text), opens (date and time),
 // note. Result page: main#result (data-state: as the server says, or checking,
 // unknown; data-slug: the words), title, message, level, time, pay, again
-// (button), book-link, details (level, fee, candidate, mail), keep.
+// (button), look (button: ask now), elsewhere, book-link, find-link, details
+// (level, fee, candidate, mail), keep.
 // Both: lang, live (the one live region), and the panel: answer (data-slug),
 // answer-title, answer-message, answer-time, answer-pay, answer-booking,
-// answer-check (button: send the same again), answer-id (request id), wait,
-// wait-text, stop.
+// answer-check (button: send the same again, or find), answer-id (request id),
+// wait, wait-text, stop.
 (function () {
   'use strict';
 
@@ -29,7 +30,7 @@
 
   // ---- what is kept ----
 
-  // A browser's store, or memory where it is forbidden.
+  // A browser's store, or memory where it is forbidden; lasts tells which.
   function store(kind) {
     var memory = {};
     return {
@@ -39,6 +40,9 @@
       set: function (name, value) {
         memory[name] = value;
         try { window[kind].setItem(name, value); } catch (e) { return; }
+      },
+      lasts: function (name) {
+        try { return window[kind].getItem(name) === memory[name]; } catch (e) { return false; }
       }
     };
   }
@@ -46,10 +50,10 @@
   var tab = store('sessionStorage');
   var browser = store('localStorage');
 
-  // The one intent of this tab: want (code, email, level), id (want, normalised),
-  // key (Idempotency-Key), find (only asks for a booking made before), sent (a
-  // request had no clear answer yet), booking (its token), was (the token of the
-  // booking that ended, or that a new payment has taken the place of), done (paid).
+  // The one intent of this tab: want (code, email, level), key (Idempotency-Key),
+  // sent (a request for a seat had no clear answer yet), booking (its token), state
+  // (of that booking, as it was seen last), was (the token of the booking that ended,
+  // or that a new payment has taken the place of), done (paid).
   var intent = null;
 
   function recall() {
@@ -67,28 +71,48 @@
     return Array.prototype.map.call(bytes, function (b) { return (b + 256).toString(16).slice(1); }).join('');
   }
 
-  function idOf(want) { return want.code.toUpperCase() + ' ' + want.email.toLowerCase() + ' ' + want.level; }
+  function isOf(want) {
+    return Boolean(intent) && intent.want.code.toUpperCase() === want.code.toUpperCase() &&
+      intent.want.email.toLowerCase() === want.email.toLowerCase();
+  }
+
+  function candidate(want) {
+    recall();
+    if (!isOf(want)) { intent = { want: want, key: '', sent: false, booking: '', state: '', was: '', done: false }; }
+  }
 
   // The same wish keeps its key, so that a repeat, even after a reload, is the
   // same request and not a second one.
-  function intend(want, find) {
-    recall();
-    if (!intent || intent.id !== idOf(want) || !intent.key) {
-      intent = { want: want, id: idOf(want), key: newKey(), sent: false, booking: '', was: '', done: false };
+  function intend(want) {
+    candidate(want);
+    if (!intent.key || intent.want.level !== want.level) {
+      intent.key = newKey();
+      intent.sent = false;
+      intent.done = false;
     }
-    intent.find = find;
+    intent.want = want;
     keep();
   }
 
-  // What was typed stays, for the details of a paid seat or for another try.
+  // What was typed stays, for the details of a paid seat or for another try. A request
+  // without an answer outlives the booking it was to replace.
   function endIntent(paid) {
-    if (!intent) { return; }
+    if (!intent || (intent.sent && !paid)) { return; }
     intent.was = intent.booking || intent.was;
     intent.key = '';
     intent.booking = '';
+    intent.state = '';
     intent.sent = false;
     intent.done = paid;
     keep();
+  }
+
+  // A refused payment is over, and its key with it; a request for a new one keeps its own.
+  function note(state) {
+    intent.state = state;
+    if (state === 'refused' && !intent.sent) { intent.key = ''; }
+    keep();
+    if (/^(paid|released|refund_due)$/.test(state)) { endIntent(state === 'paid'); }
   }
 
   // ---- words ----
@@ -153,12 +177,19 @@
   // in whichever language.
   function paint() { painters.forEach(function (p) { p(); }); }
 
-  // The one thing that is read aloud unasked; emptied first, so that the same may
-  // be said twice.
+  // The one thing that is read aloud unasked; emptied first, so that the same may be
+  // said twice. What is said in one breath is all heard.
+  var breath = [];
   function announce(text) {
     el('live').textContent = '';
-    setTimeout(function () { el('live').textContent = text; }, 50);
+    breath.push(text);
+    setTimeout(function () {
+      if (breath.length) { el('live').textContent = breath.join(' '); }
+      breath = [];
+    }, 50);
   }
+
+  function tell(slug) { announce(words(slug).title + '. ' + words(slug).message); }
 
   function firstLanguage() {
     var asked = new URLSearchParams(location.search).get('lang');
@@ -181,6 +212,7 @@
     el('lang').lang = other;
     document.querySelectorAll('[data-t]').forEach(function (e) { e.textContent = t(e.getAttribute('data-t')); });
     el('live').textContent = '';
+    breath = [];
     paint();
   }
 
@@ -192,16 +224,22 @@
 
   // ---- asking ----
 
+  // Retry-After is seconds, or a date, which is the server's as much as its Date is.
+  function waitOf(retry, date) {
+    return (Number(retry) > 0 ? Number(retry) * 1000 : Math.max(0, Date.parse(retry) - date)) || 0;
+  }
+
   async function read(url, options) {
-    var answer = { status: 0, after: 0, body: null, lost: false, sent: now(), got: 0, date: NaN, slack: 1000 };
+    var answer = { status: 0, url: '', after: 0, body: null, lost: false, sent: now(), got: 0, date: NaN, slack: 1000, age: 0 };
     var res = await fetch(url, options);
     var age = Number(res.headers.get('Age'));
-    var wait = Number(res.headers.get('Retry-After'));
     answer.got = now();
     answer.status = res.status;
-    answer.date = Date.parse(res.headers.get('Date')) + (age > 0 ? age * 1000 : 0);
+    answer.url = res.url;
+    answer.age = age > 0 ? age * 1000 : 0;
+    answer.date = Date.parse(res.headers.get('Date')) + answer.age;
     answer.slack = age > 0 ? 2000 : 1000;
-    answer.after = wait > 0 ? Math.min(wait, 120) * 1000 : 0;
+    answer.after = waitOf(res.headers.get('Retry-After'), answer.date);
     try { answer.body = await res.json(); } catch (e) { answer.body = null; }
     if (typeof answer.body !== 'object') { answer.body = null; }
     return answer;
@@ -227,19 +265,40 @@
       answer = { status: 0, after: 0, body: null, lost: !slow };
     }
     clearTimeout(timer);
+    if (isOurs(answer.body)) { learnTime(answer); }
     return answer;
+  }
+
+  function isOurs(b) {
+    return Boolean(b) && (typeof b.error === 'string' || typeof b.state === 'string' || Array.isArray(b.levels) || isWeb(b.payment_url));
+  }
+
+  // An edge that refuses; asked more often, it only refuses for longer.
+  function isBlocked(answer) {
+    return (answer.status === 403 || answer.status === 429) && !(answer.body && typeof answer.body.error === 'string');
   }
 
   function lookUp(token) {
     return ask('/booking/' + encodeURIComponent(token), { cache: 'no-store', headers: { 'Accept': 'application/json' } }, 10000);
   }
 
-  // nap ends early by wake, and when the tab comes to the front.
-  var wake = function () { return; };
-  function nap(ms) {
-    return new Promise(function (done) { wake = done; setTimeout(done, ms); });
+  // A sleeper naps until its time or until it is woken; without a time, until then.
+  function sleeper() {
+    var me = {
+      wake: function () { return; },
+      nap: function (ms) {
+        return new Promise(function (done) {
+          me.wake = done;
+          if (ms) { setTimeout(done, ms); }
+        });
+      }
+    };
+    return me;
   }
-  document.addEventListener('visibilitychange', function () { if (!document.hidden) { wake(); } });
+
+  function onView(look) {
+    document.addEventListener('visibilitychange', function () { if (!document.hidden) { look(); } });
+  }
 
   // ---- the server's clock ----
 
@@ -262,6 +321,8 @@
 
   // ---- the panel: what became of a request ----
 
+  function waitText(until) { return until > now() ? t('try_again_in', { time: span((until - now()) / 1000) }) : ''; }
+
   var panel = null; // slug, and what the answer had with it
   var pausing = null; // the pause before the next try
   var working = false;
@@ -275,26 +336,35 @@
     var b = body || {};
     panel = {
       slug: slug,
+      token: tokenOf(b.booking_url),
       pay: b.payment_url,
       until: b.seconds_left > 0 ? now() + b.seconds_left * 1000 : 0,
       booking: resultOf(tokenOf(b.booking_url)),
       id: slug === 'internal' || /^(body_too|unsupp|method|not_found|invalid_request)/.test(slug) ? b.request_id : '',
-      check: check || ''
+      check: check || '',
+      later: 0, // not before
+      over: false
     };
     paint();
   }
 
   function hush() { panel = null; paint(); }
 
+  function shown() { return !panel ? '' : panel.over ? 'over' : panel.slug; }
+
   painters.push(function () {
     el('answer').hidden = !panel;
     if (!panel) { return; }
-    var over = panel.until && now() >= panel.until;
-    var slug = over ? 'over' : panel.slug;
+    if (panel.until && now() >= panel.until && !panel.over) {
+      panel.over = true;
+      tell('over');
+    }
+    var over = panel.over;
+    var slug = shown();
     el('answer').setAttribute('data-slug', slug);
     put('answer-title', words(slug).title);
     put('answer-message', words(slug).message);
-    put('answer-time', panel.until && !over ? t('time_left', { time: span((panel.until - now()) / 1000) }) : '');
+    put('answer-time', panel.until && !over ? t('time_left', { time: span((panel.until - now()) / 1000) }) : waitText(panel.later));
     put('answer-id', panel.id ? tData('reference', 'id', panel.id) : '');
     link('answer-pay', over ? '' : panel.pay);
     link('answer-booking', panel.booking);
@@ -310,11 +380,10 @@
   // pause is before the eyes of the person; false when they stop it. Without a
   // connection it lasts until there is one; a browser that is wrong about that is
   // not believed for more than half a minute.
-  function pause(ms, tries, lost) {
+  function pause(ms, tries, offline) {
     return new Promise(function (done) {
-      var offline = lost && navigator.onLine === false;
       pausing = {
-        until: now() + (offline ? 30000 : ms), tries: tries, lost: lost, offline: offline,
+        until: now() + (offline ? 30000 : ms), tries: tries, offline: offline,
         end: function (goOn) { pausing = null; paint(); done(goOn); }
       };
       paint();
@@ -323,24 +392,32 @@
 
   function endPause() { if (pausing && now() >= pausing.until) { pausing.end(true); } }
 
-  window.addEventListener('online', function () { if (pausing && pausing.lost) { pausing.end(true); } });
+  // A network that comes back does so for very many at once.
+  window.addEventListener('online', function () {
+    if (!pausing || !pausing.offline) { return; }
+    pausing.offline = false;
+    pausing.until = Math.min(pausing.until, now() + Math.random() * 3000);
+    paint();
+  });
   el('stop').addEventListener('click', function () { if (pausing) { pausing.end(false); } });
 
   // ---- sending ----
 
-  var patience = 240000; // then a person decides
+  var patience = 240000; // then a person decides; time without a connection does not count
+  var away = 600000; // who comes back after that is asked first
+  var longest = 120000; // the longest Retry-After that is waited for
   var retried = { try_again: true, payment_unavailable: true, duplicate_working: true, offline: true, blocked: true, busy: true };
   var unclear = { try_again: true, offline: true, busy: true, interrupted: true, internal: true };
 
   // sort names an answer. What is not our JSON (the edge, a proxy, no network)
   // decides nothing, whatever its status.
-  function sort(answer) {
+  function sort(answer, find) {
     var b = answer.body || {};
-    if (answer.status === 202 && isWeb(b.payment_url)) { return 'going'; }
-    if (answer.lost) { return 'offline'; }
-    if (answer.status < 400 || typeof b.error !== 'string') {
-      return answer.status === 403 || answer.status === 429 ? 'blocked' : 'busy';
-    }
+    if (answer.status === 202 && isWeb(b.payment_url)) { return find ? 'duplicate_payable' : 'going'; }
+    if (answer.lost && navigator.onLine === false) { return 'offline'; }
+    if (isBlocked(answer)) { return 'blocked'; }
+    if (answer.status < 400 || typeof b.error !== 'string') { return 'busy'; }
+    if (find && answer.status === 404 && b.error === 'not_found') { return 'no_seat'; }
     if (b.error === 'closed') { return b.reason === 'sold_out' ? 'sold_out' : 'not_open'; }
     if (b.error === 'duplicate') {
       return b.paid ? 'duplicate_paid' : isWeb(b.payment_url) ? 'duplicate_payable' : answer.after ? 'duplicate_working' : 'duplicate';
@@ -348,63 +425,77 @@
     return has(texts.en.answers, b.error) ? b.error : 'busy';
   }
 
-  // A firewall that is asked more often only blocks for longer.
   function delay(slug, tries, after) {
     var slow = slug === 'blocked';
     var ms = (slow ? 15000 : 1500) * Math.pow(1.5, tries - 1);
     return spread(Math.max(Math.min(ms, slow ? 60000 : 20000), after));
   }
 
-  function post(trap) {
-    return ask('/book', {
-      method: 'POST',
-      cache: 'no-store',
-      headers: { 'Content-Type': 'application/json', 'Accept': 'application/json', 'Idempotency-Key': intent.key },
-      body: JSON.stringify({ code: intent.want.code, email: intent.want.email, level: intent.want.level, website: trap })
-    }, 20000);
+  // To find takes no seat.
+  function post(trap, find) {
+    var body = { code: intent.want.code, email: intent.want.email, website: trap };
+    var headers = { 'Content-Type': 'application/json', 'Accept': 'application/json' };
+    if (find) { body.find = true; } else {
+      body.level = intent.want.level;
+      headers['Idempotency-Key'] = intent.key;
+    }
+    return ask('/book', { method: 'POST', cache: 'no-store', headers: headers, body: JSON.stringify(body) }, 20000);
   }
 
-  // What an answer means for the intent.
-  function remember(slug, body) {
-    intent.sent = has(unclear, slug);
-    if (slug === 'going' || slug === 'duplicate_payable') {
-      var token = tokenOf(body.booking_url);
-      if (intent.booking !== token) { intent.was = intent.booking; }
+  // That nothing was found says nothing of a request that may still be on its way.
+  function remember(slug, body, find) {
+    var token = slug === 'going' || /^duplicate/.test(slug) ? tokenOf(body.booking_url) : '';
+    if (token || !find) { intent.sent = has(unclear, slug); }
+    if (token && intent.booking !== token) {
+      intent.was = intent.booking || intent.was;
       intent.booking = token;
+      intent.state = '';
     }
     if (slug === 'idempotency_mismatch') { intent.key = newKey(); }
     keep();
+    if (slug === 'duplicate_paid') { endIntent(true); }
   }
 
-  // book sends the intent until an answer decides, the person stops it or patience
-  // ends, and gives that answer back, which is then on show.
-  async function book(trap) {
+  // book sends the intent, or looks for its candidate's seat, until an answer decides,
+  // the person stops it or patience ends; that answer is then on show.
+  async function book(trap, find) {
     var began = now();
+    var heard = Date.now(); // of the day: the other clock may stop while the machine sleeps
+    var later = 0;
     var slug = 'sending';
     var answer;
     working = true;
     say(slug);
     announce(words(slug).title);
     for (var tries = 1; ; tries++) {
-      intent.sent = true;
-      keep();
-      answer = await post(trap);
-      slug = sort(answer);
+      if (!find) {
+        intent.sent = true;
+        keep();
+      }
+      answer = await post(trap, find);
+      slug = sort(answer, find);
       if (!has(retried, slug)) { break; }
       var ms = delay(slug, tries, answer.after);
       if (slug === 'blocked') { slug = 'busy'; }
-      if (panel.slug !== slug) { announce(words(slug).title); }
+      if (answer.after > longest) { later = now() + answer.after; break; }
+      var news = panel.slug !== slug;
       say(slug);
-      if (now() - began > patience || !await pause(ms, tries + 1, answer.lost)) { slug = stopped(slug); break; }
-      if (answer.lost) { began = now(); }
+      if (news) { tell(slug); }
+      var offline = slug === 'offline';
+      var paused = now();
+      if (!offline) { heard = Date.now(); }
+      if (now() - began > patience || !await pause(ms, tries + 1, offline) || Date.now() - heard > away) { slug = stopped(slug, find); break; }
+      if (offline) { began += now() - paused; }
     }
     working = false;
-    remember(slug, answer.body);
-    say(slug, answer.body, has(unclear, slug) || has(retried, slug) ? (slug === 'interrupted' ? 'check' : 'again') : '');
-    if (/^duplicate/.test(slug) && !panel.booking) { panel.booking = resultOf(intent.booking); }
-    if (slug === 'duplicate_paid') { endIntent(true); }
+    remember(slug, answer.body || {}, find);
+    say(slug, answer.body, slug === 'interrupted' ? 'check' : has(unclear, slug) || has(retried, slug) ? 'again' : '');
+    panel.later = later;
+    if (/^duplicate/.test(slug) && !panel.booking) { panel.booking = resultOf(intent.booking || (slug === 'duplicate_paid' ? intent.was : '')); }
+    if (slug === 'duplicate' && !panel.booking) { panel.check = 'have_seat'; }
+    tell(slug);
     paint();
-    return { slug: slug, body: answer.body };
+    return { slug: slug, body: answer.body, sent: answer.sent };
   }
 
   var leaving = false;
@@ -426,8 +517,8 @@
     }
   });
 
-  // A request given up without an answer may have gone through.
-  function stopped(slug) { return has(unclear, slug) ? 'interrupted' : slug; }
+  // A request for a seat that is given up without an answer may have gone through.
+  function stopped(slug, find) { return !has(unclear, slug) ? slug : find ? 'busy' : 'interrupted'; }
 
   // ---- booking page ----
 
@@ -435,12 +526,18 @@
     var form = el('form');
     var doc = null; // status.json, and what an answer has told since
     var floor = 0; // the least version that is news
+    var learnt = 0; // when the last news came
+    var fresh = 0; // when the server last said how the sale stands
+    var finding = false; // what was sent last asked for a booking made before
     var failed = 0;
     var phase = '';
     var errors = {}; // by field: the slug of an answer, or a text of the page
     var told = -1; // what the countdown has said last
     var date = null; // the opening, as it was written last
     var levels = form.querySelectorAll('input[name=level]');
+    var figures = sleeper();
+    var seat = sleeper();
+    var notBefore = 0; // a booking is not looked at again
 
     function chosen() { return form.querySelector('input[name=level]:checked'); }
 
@@ -460,10 +557,13 @@
       return (doc.levels.length > 0 && doc.levels.every(isFull)) || Boolean(doc.total && !(doc.total.left > 0));
     }
 
+    // What nobody has confirmed for a while forbids nothing: the server decides.
+    function isStale() { return now() - fresh > 30000; }
+
+    // An opening whose time is known comes by itself.
     function phaseNow() {
-      if (!doc) { return 'unknown'; }
-      if (!isOpen()) { return opensAt() > 0 ? 'soon' : 'closed'; }
-      return soldOut() ? 'sold_out' : 'open';
+      var p = !doc ? 'unknown' : isOpen() ? (soldOut() ? 'sold_out' : 'open') : opensAt() > 0 ? 'soon' : 'closed';
+      return isStale() && p !== 'open' && !(p === 'soon' && isFinite(untilOpen())) ? 'unknown' : p;
     }
 
     function mayBook() { return phase === 'open' || phase === 'unknown'; }
@@ -475,9 +575,11 @@
     }
 
     // A cache may be behind: an older document is no news.
-    function learn(s) {
+    function learn(s, at) {
       if (!(s.version >= floor)) { return; }
       var before = doc;
+      if (!before || s.version > before.version) { learnt = now(); }
+      fresh = Math.max(fresh, at);
       floor = s.version;
       doc = s;
       if (before) { announceFull(before); }
@@ -492,10 +594,13 @@
       if (names.length && !soldOut()) { announce(tData('level_full_now', 'level', names.join(', '))); }
     }
 
-    // What an answer of the server says is newer than every document seen.
-    function amend(change) {
+    // What an answer of the server says is newer than every document that was known
+    // when it was asked for; one that has come since may be newer still.
+    function amend(sent, change) {
+      if (doc && learnt > sent) { return; }
       if (!doc) { doc = { version: -1, open: true, levels: [] }; }
       floor = doc.version + 1;
+      fresh = now();
       change(doc);
       move();
     }
@@ -535,7 +640,7 @@
       var soon = phase === 'soon';
       var left = soon && isFinite(untilOpen()) ? untilOpen() : 0;
       el('state').setAttribute('data-phase', phase);
-      put('state', t('state_' + (phase === 'unknown' && failed > 1 ? 'blind' : phase || 'unknown')));
+      put('state', t('state_' + (phase === 'unknown' && (doc || failed > 1) ? 'blind' : phase || 'unknown')));
       el('countdown').hidden = !left;
       put('countdown-figure', left ? figure(left) : '');
       put('countdown-text', left ? t('opens_in', { time: span(left) }) : '');
@@ -543,7 +648,6 @@
       put('note', soon ? t('ready') : doc && failed > 2 ? t('old_figures') : '');
       put('submit-note', mayBook() ? '' : t('state_' + phase) + (left ? ' ' + t('opens_in', { time: span(left) }) : ''));
       el('submit').setAttribute('aria-disabled', String(working || !mayBook()));
-      el('find').hidden = phase !== 'sold_out' && phase !== 'closed';
     });
 
     painters.push(function () {
@@ -552,13 +656,14 @@
         var level = levelOf(input.value);
         var full = Boolean(level) && isFull(level);
         var bar = label.querySelector('.bar');
-        var text = !level ? '' : full ? t('full') : t('left', { n: level.left });
+        var stale = full && isStale();
+        var text = !level || stale ? '' : full ? t('full') : t('left', { n: level.left });
         var fee = sale.levels.filter(function (l) { return l.id === input.value; })[0];
-        input.disabled = full;
-        label.classList.toggle('full', full);
+        input.disabled = full && !stale;
+        label.classList.toggle('full', input.disabled);
         write(label.querySelector('.left'), text);
         write(label.querySelector('.fee'), fee ? digits(fee.fee) : '');
-        bar.hidden = !level || !(level.cap > 0);
+        bar.hidden = !level || !(level.cap > 0) || stale;
         if (!bar.hidden) { bar.querySelector('rect').setAttribute('width', String(Math.max(0, Math.min(100, 100 * level.left / level.cap)))); }
       });
     });
@@ -567,17 +672,17 @@
     // of the browser's own cache tells an old time.
     async function watch() {
       for (;;) {
+        var answer = { after: 0 };
         if (!document.hidden) {
-          var answer = await ask('/status.json', { cache: 'no-store', headers: { 'Accept': 'application/json' } }, 10000);
+          answer = await ask('/status.json', { cache: 'no-store', headers: { 'Accept': 'application/json' } }, 10000);
           if (answer.status === 200 && answer.body && Array.isArray(answer.body.levels)) {
             failed = 0;
-            learnTime(answer);
-            learn(answer.body);
+            learn(answer.body, answer.got - answer.age);
           } else {
             failed = Math.min(failed + 1, 4);
           }
         }
-        await nap(spread(4000 * Math.pow(2, failed)));
+        await figures.nap(spread(Math.max(4000 * Math.pow(2, failed), answer.after)));
       }
     }
 
@@ -635,46 +740,49 @@
       if (!mayBook()) { announce(el('submit-note').textContent); return; }
       var want = check();
       if (firstError()) { hush(); focusOn(firstError()); return; }
-      intend(want, false);
-      send();
+      recall();
+      if (isOf(want) && inPayment()) { leave(resultOf(inPayment())); return; }
+      intend(want);
+      send(false);
     }
 
-    // Who has a seat hears of it even now, and gets the way to the payment back.
+    // The same request again would lead to the payment that is made already.
+    function inPayment() { return intent.done ? intent.was : intent.state === 'paying' ? intent.booking : ''; }
+
+    // Who has a seat hears of it whatever the sale does.
     function find() {
       if (working) { return; }
       var want = check();
       delete errors.level;
       if (firstError()) { hush(); focusOn(firstError()); return; }
-      recall();
-      if (!want.level) { want.level = intent ? intent.want.level : levels[0].value; }
-      intend(want, true);
-      send();
+      candidate(want);
+      keep();
+      send(true);
     }
 
     // Only who asked for a seat is taken to the payment of one.
-    async function send() {
-      var toPayment = !intent.find;
+    async function send(asFind) {
+      finding = asFind;
       errors = {};
       lock(true);
-      var answered = book(el('website').value);
+      var answered = book(el('website').value, asFind);
       el('answer').focus();
       var result = await answered;
-      if (result.slug === 'going' && toPayment) { leave(result.body.payment_url); return; }
+      if (result.slug === 'going' && !asFind) { leave(result.body.payment_url); return; }
       lock(false);
-      react(result, toPayment);
+      react(result);
     }
 
     var fieldOf = { invalid_code: 'code', email_mismatch: 'email', invalid_level: 'level', level_full: 'level' };
 
-    function react(result, toPayment) {
+    function react(result) {
       var slug = result.slug;
       var body = result.body || {};
-      if (slug === 'level_full') { amend(function (d) { fillUp(d, body.level || intent.want.level); }); }
-      if (slug === 'sold_out') { amend(function (d) { d.total = { left: 0 }; d.levels.forEach(function (l) { l.left = 0; }); }); }
-      if (slug === 'not_open') { amend(function (d) { d.open = false; d.opens_at = body.opens_at; }); }
-      if (slug === 'invalid_level') { wake(); }
-      if (slug === 'going') { say('duplicate_payable', body); }
-      if (!toPayment && /^(level_full|sold_out|not_open|invalid_level)$/.test(slug)) { say('no_seat'); slug = ''; }
+      if (slug === 'level_full') { amend(result.sent, function (d) { fillUp(d, body.level || intent.want.level); }); }
+      if (slug === 'sold_out') { amend(result.sent, function (d) { d.total = { left: 0 }; d.levels.forEach(function (l) { l.left = 0; }); }); }
+      if (slug === 'not_open') { amend(result.sent, function (d) { d.open = false; d.opens_at = body.opens_at; }); }
+      if (slug === 'invalid_level') { figures.wake(); }
+      if (slug === 'duplicate') { seat.wake(); }
       if (has(fieldOf, slug)) { errors[fieldOf[slug]] = slug; }
       paint();
       focusOn(fieldOf[slug] || 'answer');
@@ -699,21 +807,46 @@
       recall();
       if (!intent || intent.done) { return; }
       refill();
-      if (intent.sent) { say('interrupted', null, 'check'); announce(words('interrupted').title); return; }
+      if (intent.sent) { say('interrupted', null, 'check'); tell('interrupted'); return; }
       if (!intent.booking) { return; }
       var token = intent.booking;
       var answer = await lookUp(token);
       if (!working && intent && intent.booking === token) { offer(token, sortView(answer), answer.body || {}); }
     }
 
+    // offer shows how a booking stands, and says it where that is news.
     function offer(token, state, body) {
-      var slug = state === 'busy' ? 'kept' : state;
+      var mine = Boolean(intent) && intent.booking === token;
+      var before = panel && panel.token === token ? shown() : '';
+      var slug = state;
+      if (state === 'busy') {
+        if (before) { return; }
+        slug = 'kept';
+      }
+      if (state === 'unknown') {
+        if (mine) { endIntent(false); }
+        if (before) { hush(); }
+        return;
+      }
       if (state === 'held' || state === 'refused') { slug = !(body.seconds_left > 0) ? 'over' : isWeb(body.payment_url) ? 'duplicate_payable' : state; }
-      if (state === 'unknown') { endIntent(false); return; }
-      if (state === 'refused') { intent.key = ''; keep(); }
+      if (mine && state !== 'busy') { note(state); }
       say(slug, { payment_url: body.payment_url, seconds_left: body.seconds_left, booking_url: token });
-      if (state === 'paid' || state === 'released' || state === 'refund_due') { endIntent(state === 'paid'); }
-      announce(words(slug).title);
+      if (slug !== before) { tell(slug); }
+    }
+
+    // A booking on show is looked at again as long as it can change.
+    async function attend() {
+      for (var misses = 0; ;) {
+        var at = panel && panel.token;
+        if (at && !working && !document.hidden && !/^(paid|released|refund_due|duplicate_paid)$/.test(panel.slug)) {
+          var answer = await lookUp(at);
+          var state = sortView(answer);
+          misses = state === 'busy' ? Math.min(misses + 1, 3) : 0;
+          if (!working && panel && panel.token === at) { offer(at, state, answer.body || {}); }
+          notBefore = now() + answer.after;
+        }
+        await seat.nap(spread(Math.max(25000 * Math.pow(2, misses), notBefore - now())));
+      }
     }
 
     form.noValidate = true;
@@ -722,24 +855,35 @@
       var field = event.target.name;
       if (has(errors, field)) { delete errors[field]; paint(); }
     });
-    el('find').addEventListener('click', find);
+    el('find').addEventListener('click', function (event) {
+      event.preventDefault();
+      find();
+    });
     el('answer-check').addEventListener('click', function () {
+      if (panel && panel.check === 'have_seat') { find(); return; }
       recall();
       if (working || !intent) { return; }
-      intend(intent.want, intent.find);
-      send();
+      if (panel && panel.check === 'again' && finding) { send(true); return; }
+      intend(intent.want);
+      send(false);
+    });
+    onView(function () {
+      figures.wake();
+      if (now() >= notBefore) { seat.wake(); }
     });
     window.addEventListener('pageshow', function (event) {
       if (!event.persisted || working) { return; }
       lock(false);
-      wake();
+      figures.wake();
       resume();
     });
     el('stand').hidden = false;
     lock(false); // some browsers keep what was disabled over a reload
     tick();
     watch();
+    attend();
     resume();
+    if (location.hash === '#find') { el('find').focus(); }
   }
 
   // ---- result page ----
@@ -756,31 +900,51 @@
     recall();
     var query = new URLSearchParams(location.search);
     var busy = query.get('error') === 'busy';
-    var token = query.get('booking') || (busy && intent && intent.booking) || '';
+    var back = wayBack(query);
+    var token = query.get('booking') || (busy && !back && intent && intent.booking) || '';
     var view = { state: 'checking', level: '', until: 0, url: '', reason: '', mine: false };
     var failed = 0;
     var asked = false; // once the time is over, at once
     var last = { paid: true, released: true, refund_due: true, unknown: true };
+    var looker = sleeper();
+    var comer = sleeper();
+    var round = 0; // looks since something changed
+    var began = now(); // the first of them
+    var notBefore = 0; // the next one
+    var halted = ''; // why the page does not look by itself any more: long, later
+    var next = null; // when the payer's return is repeated; until is 0 when a person must
 
     function left() { return view.until ? (view.until - now()) / 1000 : 0; }
 
     function isOver() { return (view.state === 'held' || view.state === 'refused') && left() <= 0; }
 
     function slug() {
+      if (isOpen()) { return 'returning'; }
       if (view.state === 'checking') { return busy || failed > 1 ? 'return_busy' : 'checking'; }
       if (view.state === 'held' && isOver()) { return 'over'; }
       if (view.state !== 'refused') { return view.state; }
       return isOver() ? 'over' : has(texts.en.answers, 'refused_' + view.reason) ? 'refused_' + view.reason : 'refused';
     }
 
-    // Who typed the form in this tab need not type it again.
-    function mayRepeat() { return view.state === 'refused' && !isOver() && view.mine; }
+    // The payer has come back and nothing has come of it yet.
+    function isOpen() { return Boolean(back) && (view.state === 'checking' || (view.state === 'held' && !isOver())); }
 
-    function isOurs() { return Boolean(intent) && (intent.booking === token || intent.was === token); }
+    function isRefused() { return view.state === 'refused' && !isOver(); }
+
+    // Who typed the form in this tab need not type it again.
+    function mayRepeat() { return isRefused() && view.mine; }
+
+    function isMine() { return Boolean(intent) && (intent.booking === token || intent.was === token); }
 
     // Back at a payment that was refused, when a newer one has its seat.
     function movedOn(state) {
-      return (state === 'refused' || state === 'released') && Boolean(intent) && Boolean(intent.booking) && intent.was === token;
+      return (state === 'refused' || state === 'released') && Boolean(intent) && Boolean(intent.booking) && intent.booking !== token && intent.was === token;
+    }
+
+    function timeText() {
+      if (isOpen()) { return !next ? '' : next.until ? t('retry', { time: span((next.until - now()) / 1000), n: next.tries }) : t('stopped_looking'); }
+      if (left() > 0) { return t('time_left', { time: span(left()) }); }
+      return halted === 'long' ? t('stopped_looking') : halted ? waitText(notBefore) : '';
     }
 
     painters.push(function () {
@@ -788,15 +952,18 @@
       var paid = view.state === 'paid';
       var mine = view.mine ? intent.want : null;
       var title = words(slug()).title;
+      var lost = !mayRepeat() && /^(refused|released|unknown|return_busy)/.test(slug());
       el('result').setAttribute('data-state', view.state);
       el('result').setAttribute('data-slug', slug());
       if (document.title !== title + ' - ' + sale.title) { document.title = title + ' - ' + sale.title; }
       put('sale-name', sale.title);
       put('title', title);
       put('message', words(slug()).message);
-      put('time', left() > 0 ? t('time_left', { time: span(left()) }) : '');
-      link('pay', view.state === 'held' && !isOver() ? view.url : '');
+      put('time', timeText());
+      link('pay', view.state === 'held' && !isOver() && !back ? view.url : '');
       el('again').hidden = !mayRepeat() || working;
+      el('look').hidden = !(isOpen() ? next : halted);
+      el('elsewhere').hidden = !isRefused() || view.mine;
       el('details').hidden = !view.level;
       el('level').hidden = !view.level;
       put('level-name', level.name);
@@ -807,7 +974,8 @@
       el('mail').hidden = !paid;
       put('mail-address', !paid ? '' : mine ? mine.email : t('mail_registered'));
       el('keep').hidden = !paid;
-      el('book-link').hidden = mayRepeat() || !/^(refused|released|unknown|return_busy)/.test(slug());
+      put('book-link', !lost ? '' : view.state === 'released' ? t('try_form') : t('to_form'));
+      el('find-link').hidden = !lost && slug() !== 'returning';
     });
 
     // A change is said, and the reader is brought to it when what they stood on is gone.
@@ -816,46 +984,97 @@
       view = {
         state: state, level: body.level || view.level, url: body.payment_url, reason: body.reason,
         until: (state === 'held' || state === 'refused') && body.seconds_left > 0 ? now() + body.seconds_left * 1000 : 0,
-        mine: isOurs()
+        mine: isMine()
       };
-      if (view.mine && intent.booking === token) {
-        if (has(last, state) && state !== 'unknown') { endIntent(state === 'paid'); }
-        if (state === 'refused' && !intent.sent) { intent.key = ''; keep(); }
-      }
+      if (view.mine && intent.booking === token && state !== 'unknown') { note(state); }
+      if (state === 'paid' && !working) { panel = null; }
       paint();
-      if (slug() !== before) { announce(words(slug()).title); }
+      if (slug() !== before) { tell(slug()); }
       if (before !== 'checking' && slug() !== before && (!document.activeElement || document.activeElement === document.body || document.activeElement.hidden)) {
         el('title').focus();
       }
     }
 
-    // follow asks until nothing can change any more: soon while a payment is being
-    // checked, seldom while it is the person's turn.
+    function anew() {
+      round = 0;
+      began = now();
+    }
+
+    // follow asks until nothing can change any more: soon after a change, then more and
+    // more seldom, and after half an hour without one only when a person does.
     async function follow() {
-      for (var tries = 0; ; tries++) {
-        var before = slug();
+      for (;;) {
         var answer = { after: 0 };
+        var before = slug();
+        var stood = view.state;
         if (!working) {
           answer = await lookUp(token);
           var state = sortView(answer);
           if (movedOn(state)) {
             token = intent.booking;
             history.replaceState(null, '', resultOf(token));
+            anew();
             continue;
           }
-          failed = state === 'busy' ? failed + 1 : 0;
+          failed = state !== 'busy' ? 0 : isBlocked(answer) || answer.after > 10000 ? 2 : failed + 1;
           if (!failed && !working) { show(state, answer.body); }
           if (has(last, view.state)) { return; }
-          if (before !== slug()) { tries = 0; }
+          if (stood !== view.state) { anew(); } else if (slug() !== before) { tell(slug()); }
+          notBefore = now() + answer.after;
         }
-        await nap(spread(Math.max(pace(tries), answer.after)));
+        halted = answer.after > longest ? 'later' : now() - began > 1800000 ? 'long' : '';
+        if (halted === 'long') { announce(t('stopped_looking')); }
+        paint();
+        await looker.nap(halted ? 0 : Math.max(pace(answer), spread(answer.after)));
+        if (halted) { anew(); }
+        halted = '';
       }
     }
 
-    function pace(tries) {
-      var turn = (view.state === 'held' || view.state === 'refused') && !isOver();
-      var ms = turn ? 8000 : Math.min(1500 * Math.pow(1.4, tries), 8000);
-      return document.hidden ? Math.max(ms, 20000) : ms;
+    // An edge that refuses is asked seldom at once.
+    function pace(answer) {
+      var ms = isBlocked(answer) ? 60000 : Math.min(2000 * Math.pow(1.5, round++), 60000);
+      return spread(Math.max(ms, document.hidden ? 20000 : 0) / 1.25);
+    }
+
+    // ---- a payer's return that was not heard ----
+
+    // The three parameters of the return: to go the same way again repeats it.
+    function wayBack(query) {
+      var way = ['paymentID', 'status', 'signature'].map(function (name) {
+        return query.get(name) ? name + '=' + encodeURIComponent(query.get(name)) : '';
+      });
+      return way.every(Boolean) ? '/payment/callback?' + way.join('&') : '';
+    }
+
+    // comeBack repeats the return by itself for ten minutes, over reloads too, and then
+    // when a person says so; always so where nothing is kept over a reload.
+    async function comeBack() {
+      var count;
+      try { count = JSON.parse(tab.get('holdfast-return')); } catch (e) { count = null; }
+      if (!count || count.way !== back || !(Date.now() >= count.since)) { count = { way: back, since: Date.now(), tries: 0 }; }
+      tab.set('holdfast-return', JSON.stringify(count));
+      for (var least = 0; ;) {
+        var ms = Math.min(3000 * Math.pow(1.5, count.tries), 30000);
+        ms = Math.max(ms + Math.random() * ms, least);
+        if (!tab.lasts('holdfast-return') || Date.now() - count.since > 600000) { ms = 0; }
+        next = { until: ms && now() + ms, tries: count.tries + 1 };
+        if (!ms) { announce(t('stopped_looking')); }
+        paint();
+        await comer.nap(ms);
+        next = null;
+        paint();
+        if (has(last, view.state) || view.state === 'refused') { back = ''; return; }
+        if (!isOpen()) { continue; }
+        count.tries++;
+        tab.set('holdfast-return', JSON.stringify(count));
+        var answer = await ask(back, { cache: 'no-store' }, 15000);
+        least = isBlocked(answer) ? 60000 : spread(answer.after);
+        var led = answer.status === 200 ? new URL(answer.url) : null;
+        var to = new URLSearchParams(led && led.pathname === location.pathname ? led.search : '');
+        if (to.get('error') === 'unknown') { show('unknown', {}); }
+        if (to.get('booking') && !(token && wayBack(to))) { location.replace(answer.url); return; }
+      }
     }
 
     // When the time is over the server is asked at once.
@@ -863,21 +1082,27 @@
       endPause();
       if (isOver() !== asked) {
         asked = isOver();
-        if (asked) { announce(words(slug()).title); wake(); }
+        if (asked) { tell(slug()); look(); }
       }
       paint();
       setTimeout(tick, 500);
     }
 
-    // A refused payment is over, and its key with it; a repeat of the request for a
-    // new one keeps its own.
+    // Not before the server wants to be asked, but for a person's own press.
+    function look() {
+      if (now() < notBefore) { return; }
+      anew();
+      looker.wake();
+    }
+
     async function again() {
       recall();
-      if (working || !isOurs()) { return; }
-      if (!intent.sent || !intent.key) { intent.key = newKey(); }
-      if (view.level) { intent.want.level = view.level; }
-      intent.id = idOf(intent.want);
-      var answered = book('');
+      if (working || !isMine()) { return; }
+      if (!intent.sent || !intent.key) {
+        intent.key = newKey();
+        intent.want.level = view.level || intent.want.level;
+      }
+      var answered = book('', false);
       el('answer').focus();
       var r = await answered;
       if (r.slug === 'going' || r.slug === 'duplicate_payable') {
@@ -885,17 +1110,37 @@
         return;
       }
       el('answer').focus();
-      wake();
+      look();
+    }
+
+    function resume() {
+      if (intent && intent.sent && isMine()) {
+        say('interrupted', null, 'check');
+        tell('interrupted');
+      }
     }
 
     el('again').addEventListener('click', again);
-    el('answer-check').addEventListener('click', again);
+    el('look').addEventListener('click', function () {
+      looker.wake();
+      comer.wake();
+    });
+    el('answer-check').addEventListener('click', function () {
+      if (panel && panel.check === 'have_seat') { location.assign('/#find'); return; }
+      again();
+    });
     window.addEventListener('pageshow', function (event) {
       if (!event.persisted || working) { return; }
       recall();
-      wake();
+      look();
     });
+    onView(look);
     if (token) { follow(); } else { show(busy ? 'checking' : 'unknown', {}); }
+    if (back) {
+      tell(slug());
+      comeBack();
+    }
+    resume();
     tick();
   }
 

@@ -24,15 +24,23 @@ var slugs = []string{
 	"duplicate", "duplicate_payable", "duplicate_working", "duplicate_paid",
 	"level_full", "sold_out", "not_open", "try_again", "payment_unavailable",
 	"idempotency_mismatch", "body_too_large", "unsupported_media_type",
-	"method_not_allowed", "not_found", "internal",
+	"method_not_allowed", "not_found", "no_seat", "internal",
 }
 
 // states are all that the result page shows: those of GET /booking/, "refused" by its
-// reason too, and the two in which there is no answer.
-var states = []string{
+// reason too, and those in which there is no answer.
+var states = slices.Concat([]string{
 	string(booking.ViewHeld), string(booking.ViewPaying), string(booking.ViewPaid), string(booking.ViewReleased), string(booking.ViewRefundDue),
-	string(booking.ViewRefused), "refused_balance", "refused_credentials", "refused_account", "refused_declined",
-	"checking", "unknown",
+	string(booking.ViewRefused), "checking", "unknown", "return_busy", "returning",
+}, refusals())
+
+// refusals are the states of a refused payment whose reason is known.
+func refusals() []string {
+	var all []string
+	for _, r := range booking.Refusals() {
+		all = append(all, "refused_"+string(r))
+	}
+	return all
 }
 
 // language is a file of texts.
@@ -158,6 +166,40 @@ func TestSay_EverySlugAndStateHasItsOwnWords(t *testing.T) {
 	}
 }
 
+// What the page cannot know it neither promises nor denies: whether a seat is held when a
+// payment could not be started (after a refused one it is), whether a booking ended unpaid
+// (it may have been replaced), and whether money is safe while a return was not heard.
+func TestTexts_ClaimNothingThatThePageDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	english := everyText(t)[web.English].Answers
+	for key, claim := range map[string]string{
+		"payment_unavailable": `no seat|held`,
+		"duplicate":           `do not pay|confirmation comes`,
+		"released":            `No payment came`,
+		"return_busy":         `nothing is lost`,
+		"returning":           `nothing is lost`,
+		"unknown":             `nothing is lost`,
+		"busy":                `people are here`,
+		"offline":             `As soon as`,
+	} {
+		text := english[key].Title + " " + english[key].Message
+		if got := regexp.MustCompile(claim).FindString(text); got != "" || english[key].Message == "" {
+			t.Errorf("en, %s: got %q, want nothing of %q", key, text, claim)
+		}
+	}
+	for _, l := range web.Languages() {
+		all := everyText(t)[l]
+		// Who has another seat, or none that can be looked up, is led to what finds it, by
+		// the first words of the button at least.
+		name, _, _ := strings.Cut(all.UI["have_seat"], ":")
+		for _, key := range []string{"duplicate", "unknown", "return_busy"} {
+			if !strings.Contains(all.Answers[key].Message, name) {
+				t.Errorf("%s, %s: got %q, want %q in it", l, key, all.Answers[key].Message, name)
+			}
+		}
+	}
+}
+
 // What the script swaps when the language is changed must be among the texts, and the
 // page must begin with the English of it.
 func TestPages_EveryMarkedTextIsAmongTheTexts(t *testing.T) {
@@ -194,7 +236,7 @@ func TestScript_NamesOnlyTextsThatExist(t *testing.T) {
 			t.Errorf("page.js: names the text %q, which there is not", m[1])
 		}
 	}
-	for _, m := range regexp.MustCompile(`\b(?:words|say)\('([a-z_]+)'[,)]`).FindAllStringSubmatch(script, -1) {
+	for _, m := range regexp.MustCompile(`\b(?:words|say|tell)\('([a-z_]+)'[,)]`).FindAllStringSubmatch(script, -1) {
 		if named++; english.Answers[m[1]] == (web.Text{}) {
 			t.Errorf("page.js: names the answer %q, which there is not", m[1])
 		}
