@@ -134,7 +134,8 @@ type DuplicateError struct {
 	Now time.Time
 	// PaymentURL is set while the hold can be paid.
 	PaymentURL string
-	// BookingURL is set while the hold can be paid, and for somebody who asked for it.
+	// BookingURL is set while the hold can be paid, once it is, and for somebody who
+	// asked for it.
 	BookingURL string
 }
 

@@ -217,6 +217,9 @@ func (s *Service) admit(ctx context.Context, deadline time.Time, r booking.Reque
 func (s *Service) refusal(ctx context.Context, r booking.Request, err error) error {
 	var dup *booking.DuplicateError
 	if errors.As(err, &dup) {
+		if dup.Row.Phase == booking.PhasePaid {
+			dup.BookingURL = s.BookingURL(r.Code, dup.Row.Attempt)
+		}
 		if dup.Row.Live(dup.Now) {
 			p, perr := s.payment(ctx, dup.Row.Attempt)
 			if perr != nil {

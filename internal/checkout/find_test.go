@@ -16,6 +16,7 @@ type oneSeat struct {
 	row                      booking.Row
 	link                     string
 	emailErr, rowErr, payErr error
+	closed                   bool
 }
 
 func (s oneSeat) Email(context.Context, string) (string, error) { return s.email, s.emailErr }
@@ -26,6 +27,10 @@ func (s oneSeat) Row(context.Context, string) (booking.Row, time.Time, error) {
 
 func (s oneSeat) PaymentOf(context.Context, string) (booking.Payment, error) {
 	return booking.Payment{URL: s.link}, s.payErr
+}
+
+func (s oneSeat) ReadStatus(context.Context) (booking.Figures, error) {
+	return booking.Figures{Open: !s.closed}, nil
 }
 
 var foundAt = time.Date(2026, 12, 1, 4, 0, 0, 0, time.UTC)
@@ -65,11 +70,13 @@ func TestFind_TellsNobodyElse(t *testing.T) {
 		seats oneSeat
 		want  error
 	}{
-		"another's e-mail": {oneSeat{email: "b@example.org", row: row}, booking.ErrEmailMismatch},
-		"unknown code":     {oneSeat{emailErr: booking.ErrNotFound, rowErr: booking.ErrNotFound}, booking.ErrInvalidCode},
-		"no seat":          {oneSeat{email: "a@example.org", rowErr: booking.ErrNotFound}, booking.ErrNotFound},
-		"Redis down":       {oneSeat{emailErr: errDown}, booking.ErrTryAgain},
-		"Redis empty":      {oneSeat{email: "a@example.org", rowErr: booking.ErrLedgerUnknown}, booking.ErrTryAgain},
+		"another's e-mail":         {oneSeat{email: "b@example.org", row: row}, booking.ErrEmailMismatch},
+		"unknown code":             {oneSeat{emailErr: booking.ErrNotFound, rowErr: booking.ErrNotFound}, booking.ErrInvalidCode},
+		"no seat":                  {oneSeat{email: "a@example.org", rowErr: booking.ErrNotFound}, booking.ErrNotFound},
+		"another's e-mail, closed": {oneSeat{email: "b@example.org", row: row, closed: true}, booking.ErrNotFound},
+		"unknown code, closed":     {oneSeat{emailErr: booking.ErrNotFound, rowErr: booking.ErrNotFound, closed: true}, booking.ErrNotFound},
+		"Redis down":               {oneSeat{emailErr: errDown}, booking.ErrTryAgain},
+		"Redis empty":              {oneSeat{emailErr: booking.ErrNotFound, rowErr: booking.ErrLedgerUnknown}, booking.ErrTryAgain},
 	} {
 		f := checkout.Finder{Seats: c.seats, BookingURL: bookingURL}
 		if err := f.Find(t.Context(), "C1", "a@example.org"); !errors.Is(err, c.want) || errors.Is(err, booking.ErrDuplicate) {

@@ -102,7 +102,11 @@ func (v *Viewer) refused(ctx context.Context, code, attempt string, view booking
 }
 
 func (v *Viewer) live(ctx context.Context, code string, row booking.Row, now time.Time) (booking.View, error) {
-	view := booking.View{Level: row.Level, SecondsLeft: booking.SecondsLeft(row.Deadline, now)}
+	deadline := row.Deadline
+	if row.Phase == booking.PhaseNew && deadline == 0 {
+		deadline = row.AdmittedAt + row.Hold // as it will be, once there is a payment
+	}
+	view := booking.View{Level: row.Level, SecondsLeft: booking.SecondsLeft(deadline, now)}
 	switch row.Phase {
 	case booking.PhaseNew, booking.PhasePayable, booking.PhaseHeld:
 		view.State = booking.ViewHeld

@@ -111,7 +111,10 @@ func describe(err error, level, requestID string) problem {
 }
 
 func (p *problem) duplicate(dup *booking.DuplicateError) {
-	p.BookingURL = dup.BookingURL
+	if p.BookingURL = dup.BookingURL; p.BookingURL != "" {
+		p.Level = dup.Row.Level // it may be another than was asked for
+	}
+	over := dup.Row.Deadline > 0 && dup.Now.UnixMilli() >= dup.Row.Deadline
 	switch {
 	case dup.Row.Phase == booking.PhasePaid:
 		p.Paid, p.words = true, "duplicate_paid"
@@ -119,6 +122,12 @@ func (p *problem) duplicate(dup *booking.DuplicateError) {
 	case dup.Row.Phase == booking.PhaseNew, dup.Row.Phase == booking.PhaseRefused && !dup.Row.Released:
 		p.retry, p.words = 2+rand.IntN(4), "duplicate_working"
 		p.Message = "This candidate's first request is still at work: try again in a few seconds."
+	case dup.Row.Phase == booking.PhasePaying:
+		p.words = "paying"
+	case over:
+		p.words = "over"
+	case dup.Row.Phase == booking.PhaseRefused:
+		p.words = "duplicate_refused"
 	case dup.PaymentURL != "":
 		left := booking.SecondsLeft(dup.Row.Deadline, dup.Now)
 		p.PaymentURL, p.SecondsLeft, p.words = dup.PaymentURL, &left, "duplicate_payable"

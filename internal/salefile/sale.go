@@ -23,9 +23,9 @@ const maxSaleFile = 1 << 20
 // What a person reads as a level's name and as the sale's title, in characters at most;
 // and either in bytes, as a mail's header bears them.
 const (
-	maxLevelName = 80
-	maxTitle     = 120
-	maxShownBytes      = 400
+	maxLevelName  = 80
+	maxTitle      = 120
+	maxShownBytes = 400
 )
 
 // Sale reads a sale file and validates it. hold defaults to
@@ -170,7 +170,7 @@ func (p *parser) line(n *yaml.Node, key string, most int) string {
 		return !unicode.IsPrint(r) && r != '\u200c' && r != '\u200d'
 	})
 	if s != strings.TrimSpace(s) || unprintable || utf8.RuneCountInString(s) > most || len(s) > maxShownBytes {
-		p.bad(n, "%s: want at most %d printable characters on one line, with no space around them", key, most)
+		p.bad(n, "%s: want at most %d printable characters and %d bytes on one line, with no space around them", key, most, maxShownBytes)
 		return ""
 	}
 	return s

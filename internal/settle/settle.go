@@ -144,20 +144,30 @@ func New(d Deps) (*Service, error) {
 	return &Service{Deps: d, mails: mails}, nil
 }
 
+// noCode is no candidate's.
+const noCode = "-"
+
 // Issued finds the payment of a browser's return and checks its signature in
 // constant time. booking.ErrNotFound for a payment that we did not issue or a
 // wrong signature: such a return causes no call to the gateway.
 func (s *Service) Issued(ctx context.Context, payment, signature string) (code, attempt string, err error) {
-	is, err := s.Ledger.Issued(ctx, payment)
-	if err != nil {
+	is, stashErr := s.Ledger.Issued(ctx, payment)
+	if stashErr != nil {
 		// The stash has lapsed, Redis was lost or is away, or another version wrote
-		// it: the record knows.
-		var rec booking.Record
-		rec, err = s.Store.RecordByPayment(ctx, payment)
+		// it: the record knows, if it has been written by now.
+		rec, err := s.Store.RecordByPayment(ctx, payment)
+		if errors.Is(err, booking.ErrNotFound) && !errors.Is(stashErr, booking.ErrNotFound) {
+			err = stashErr // who may have issued it was not to be asked
+		} else if errors.Is(err, booking.ErrNotFound) {
+			// Nor does an empty Redis know: there nothing is "not there".
+			if _, _, look := s.row(ctx, noCode); !errors.Is(look, booking.ErrNotFound) {
+				err = errors.Join(booking.ErrTryAgain, look)
+			}
+		}
+		if err != nil {
+			return "", "", err
+		}
 		is = booking.Issued{Code: rec.Code, Attempt: rec.Attempt, Payment: booking.Payment{Signature: rec.Signature}}
-	}
-	if err != nil {
-		return "", "", err
 	}
 	want := is.Payment.Signature
 	if want == "" || subtle.ConstantTimeCompare([]byte(want), []byte(signature)) != 1 {

@@ -838,6 +838,36 @@ func TestIssued_OnlyWithThePaymentsOwnSignature(t *testing.T) {
 	}
 }
 
+// awayStash is a Redis that does not answer for a payment.
+type awayStash struct{ settle.Ledger }
+
+func (awayStash) Issued(context.Context, string) (booking.Issued, error) {
+	return booking.Issued{}, errors.New("i/o timeout")
+}
+
+// A payer who comes back while nobody can be asked may have a payment of ours: to call it
+// unknown would end their way.
+func TestIssued_WhenNobodyCanBeAskedIsNotUnknown(t *testing.T) {
+	t.Run("Redis away, and the record not yet written", func(t *testing.T) {
+		w := inProcess(t)
+		b := w.Unwritten(t, 1, "N1")
+		w.settler.Ledger = awayStash{w.settler.Ledger}
+		if _, _, err := w.settler.Issued(t.Context(), b.Payment.ID, b.Payment.Signature); err == nil || errors.Is(err, booking.ErrNotFound) {
+			t.Errorf("got %v, want that it cannot be told", err)
+		}
+	})
+	t.Run("Redis empty, and the record not yet written", func(t *testing.T) {
+		w := inProcess(t)
+		b := w.Unwritten(t, 1, "N1")
+		if err := w.rdb.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := w.settler.Issued(t.Context(), b.Payment.ID, b.Payment.Signature); !errors.Is(err, booking.ErrTryAgain) || errors.Is(err, booking.ErrNotFound) {
+			t.Errorf("got %v, want that it cannot be told", err)
+		}
+	})
+}
+
 // loseStash is what the end of its TTL or a lost Redis does.
 func (w *world) loseStash(t *testing.T, b bookingtest.Booking) {
 	t.Helper()

@@ -41,6 +41,10 @@
         memory[name] = value;
         try { window[kind].setItem(name, value); } catch (e) { return; }
       },
+      remove: function (name) {
+        delete memory[name];
+        try { window[kind].removeItem(name); } catch (e) { return; }
+      },
       lasts: function (name) {
         try { return window[kind].getItem(name) === memory[name]; } catch (e) { return false; }
       }
@@ -338,6 +342,7 @@
       slug: slug,
       token: tokenOf(b.booking_url),
       pay: b.payment_url,
+      level: /^duplicate/.test(slug) && b.level ? levelName(b.level) : '',
       until: b.seconds_left > 0 ? now() + b.seconds_left * 1000 : 0,
       booking: resultOf(tokenOf(b.booking_url)),
       id: slug === 'internal' || /^(body_too|unsupp|method|not_found|invalid_request)/.test(slug) ? b.request_id : '',
@@ -346,6 +351,11 @@
       over: false
     };
     paint();
+  }
+
+  function levelName(id) {
+    var level = sale.levels.filter(function (l) { return l.id === id; })[0];
+    return level ? level.name : id;
   }
 
   function hush() { panel = null; paint(); }
@@ -363,7 +373,7 @@
     var slug = shown();
     el('answer').setAttribute('data-slug', slug);
     put('answer-title', words(slug).title);
-    put('answer-message', words(slug).message);
+    put('answer-message', words(slug).message + (panel.level ? ' ' + t('level') + ': ' + panel.level + '.' : ''));
     put('answer-time', panel.until && !over ? t('time_left', { time: span((panel.until - now()) / 1000) }) : waitText(panel.later));
     put('answer-id', panel.id ? tData('reference', 'id', panel.id) : '');
     link('answer-pay', over ? '' : panel.pay);
@@ -454,6 +464,8 @@
     if (slug === 'idempotency_mismatch') { intent.key = newKey(); }
     keep();
     if (slug === 'duplicate_paid') { endIntent(true); }
+    // Who has no seat leaves nothing of themselves in a browser that others use too.
+    if (slug === 'no_seat' && !intent.sent && !intent.booking) { tab.remove('holdfast'); }
   }
 
   // book sends the intent, or looks for its candidate's seat, until an answer decides,
@@ -1064,7 +1076,7 @@
         await comer.nap(ms);
         next = null;
         paint();
-        if (has(last, view.state) || view.state === 'refused') { back = ''; return; }
+        if (has(last, view.state) || view.state === 'refused') { back = ''; tab.remove('holdfast-return'); return; }
         if (!isOpen()) { continue; }
         count.tries++;
         tab.set('holdfast-return', JSON.stringify(count));
@@ -1073,7 +1085,11 @@
         var led = answer.status === 200 ? new URL(answer.url) : null;
         var to = new URLSearchParams(led && led.pathname === location.pathname ? led.search : '');
         if (to.get('error') === 'unknown') { show('unknown', {}); }
-        if (to.get('booking') && !(token && wayBack(to))) { location.replace(answer.url); return; }
+        if (to.get('booking') && !(token && wayBack(to))) {
+          tab.remove('holdfast-return');
+          location.replace(answer.url);
+          return;
+        }
       }
     }
 

@@ -21,7 +21,7 @@ import (
 // else they say.
 var slugs = []string{
 	"invalid_request", "invalid_level", "invalid_code", "email_mismatch",
-	"duplicate", "duplicate_payable", "duplicate_working", "duplicate_paid",
+	"duplicate", "duplicate_payable", "duplicate_working", "duplicate_refused", "duplicate_paid",
 	"level_full", "sold_out", "not_open", "try_again", "payment_unavailable",
 	"idempotency_mismatch", "body_too_large", "unsupported_media_type",
 	"method_not_allowed", "not_found", "no_seat", "internal",
