@@ -114,6 +114,9 @@ var plan = []struct {
 	{"a benchmark measures the real rooms, on servers that it starts", map[string][]string{
 		"internal/bench": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 	}},
+	{"a rehearsal runs the real programs, the operator's commands and the mock gateway", map[string][]string{
+		"internal/rehearse": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
+	}},
 	{"a stand-in or a contract suite speaks the domain's words only", map[string][]string{
 		"internal/mockgateway":           {"internal/booking"},
 		"internal/model":                 {},

@@ -53,6 +53,8 @@ type commands struct {
 	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
 	Page          pageCommand          `cmd:"" help:"The booking page: write it out for a bucket."`
 	Log           logCommand           `cmd:"" help:"Who changed what, when, from where, and why."`
+	Rehearse      rehearseCommand      `cmd:"" help:"Rehearse the launch on this machine, at full rate, and report."`
+	RehearsePart  rehearsePartCommand  `cmd:"" hidden:""`
 	Completion    completionCommand    `cmd:"" help:"Have a shell complete commands and flags."`
 	Bench         benchCommand         `cmd:"" help:"Measure this machine: the hot path, its alternatives, a slow gateway, a wave of lapsed holds, the worker."`
 }

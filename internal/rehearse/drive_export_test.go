@@ -1,0 +1,65 @@
+package rehearse
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"time"
+)
+
+// DriveOver is Drive over connections of a test's own, with that many requests under way.
+func (c *Crowd) DriveOver(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), hands int, site string, m *Measure) error {
+	return c.drive(ctx, site, site, time.Now(), m, means{dial, hands})
+}
+
+// DriveTo is the same with a gateway elsewhere.
+func (c *Crowd) DriveTo(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), site, gateway string, m *Measure) error {
+	return c.drive(ctx, site, gateway, time.Now(), m, means{dial, handsMost})
+}
+
+// Ends is when a drive is over at the latest, since it began.
+func (c *Crowd) Ends() time.Duration { return c.o.For + c.o.Hold*9/2 }
+
+// IsNotTheMock tells the error of a payment link that leads elsewhere.
+func IsNotTheMock(err error) bool { return errors.Is(err, errNotTheMock) }
+
+// Hear reads an answer to a booking: its kind, how long to wait, and the payment link.
+func Hear(status int, h map[string][]string, body string) (kind string, after time.Duration, link string) {
+	a := hear(status, h, []byte(body))
+	return a.kind, a.after, a.link
+}
+
+// Booking notes an answer of that kind.
+func (m *Measure) Booking(due time.Time, took time.Duration, kind string, status int, eligible bool) {
+	m.booking(due, took, answer{kind: kind, status: status}, eligible)
+}
+
+// Rush says when the rate is measured.
+func (m *Measure) Rush(from time.Time, lasts time.Duration) { m.rush(from, lasts) }
+
+// Plan counts what a crowd is going to do.
+func (c *Crowd) Plan() map[string]int {
+	n := map[string]int{"slots": len(c.slots)}
+	for _, s := range c.slots {
+		if !s.again {
+			n["first"]++
+		}
+	}
+	for _, p := range c.people {
+		n["wish "+c.sale.Levels[p.level].ID]++
+		if p.late {
+			n["late"]++
+		}
+	}
+	for _, b := range c.beside {
+		n["beside "+[]string{"late", "second", "hang up", "mistyped", "stranger", "bot"}[b.kind]]++
+	}
+	return n
+}
+
+// SameAs tells whether two crowds are the same to the last detail.
+func (c *Crowd) SameAs(other *Crowd) bool {
+	return slices.Equal(c.people, other.people) && slices.Equal(c.slots, other.slots) && slices.Equal(c.beside, other.beside) &&
+		c.dice(7) == other.dice(7) && c.key(7, "own", 0) == other.key(7, "own", 0)
+}

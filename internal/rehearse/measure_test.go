@@ -1,0 +1,114 @@
+package rehearse_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"holdfast/internal/rehearse"
+)
+
+func TestHear_OnlyTheContractsAnswersAreAnswers(t *testing.T) {
+	t.Parallel()
+	const seat = `"payment_url":"http://g/pay/1","payment_id":"TR1","booking_url":"http://s/booking/abc","seconds_left":59`
+	for _, c := range []struct {
+		status           int
+		body, kind, link string
+	}{
+		{202, "{" + seat + `,"level":"N1"}`, "202", "http://g/pay/1"},
+		{202, `{"payment_id":"TR1"}`, "no_answer", ""},
+		{202, `<html>`, "no_answer", ""},
+		{409, `{"error":"duplicate","message":"m",` + seat + `}`, "duplicate", "http://g/pay/1"},
+		{409, `{"error":"duplicate","message":"m","paid":true}`, "duplicate", ""},
+		{409, `{"error":"level_full","message":"m","request_id":"1","level":"N1"}`, "level_full", ""},
+		{429, `{"error":"closed","message":"m","request_id":"1","reason":"sold_out"}`, "sold_out", ""},
+		{503, `{"error":"closed","message":"m","request_id":"1","reason":"not_open"}`, "not_open", ""},
+		{503, `{"error":"closed","message":"m"}`, "no_answer", ""},
+		{503, `{"error":"try_again"}`, "try_again", ""},
+		{200, `{"error":"try_again"}`, "no_answer", ""},
+		{503, `{"error":"level_full"}`, "no_answer", ""},
+		{502, `{"error":"payment_unavailable"}`, "payment_unavailable", ""},
+		{502, `<html>Bad Gateway</html>`, "no_answer", ""},
+		{500, `{"error":"internal"}`, "internal", ""},
+		{400, `{"error":"sold_out"}`, "no_answer", ""},
+	} {
+		kind, after, link := rehearse.Hear(c.status, http.Header{"Retry-After": {"3"}}, c.body)
+		if kind != c.kind || link != c.link || after != 3*time.Second {
+			t.Errorf("%d %s: got %s, %q, again after %s; want %s, %q, 3s", c.status, c.body, kind, link, after, c.kind, c.link)
+		}
+	}
+}
+
+func TestMeasure_TellsWhatWasHeard(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1_700_000_000, 0)
+	at := func(d time.Duration) time.Time { return began.Add(d) }
+	m := rehearse.NewMeasure(began)
+	m.Rush(at(2*time.Second), 2*time.Second)
+	for _, b := range []struct {
+		due, took time.Duration
+		kind      string
+		status    int
+		eligible  bool
+	}{
+		{time.Second, 10 * time.Millisecond, "not_open", 503, true}, // before the rush
+		{2 * time.Second, 40 * time.Millisecond, "202", 202, true},
+		{2500 * time.Millisecond, 2 * time.Millisecond, "level_full", 409, true},
+		{2600 * time.Millisecond, 9 * time.Second, "level_full", 409, true}, // too long for the rate
+		{3 * time.Second, 8 * time.Second, "try_again", 503, true},
+		{3 * time.Second, 20 * time.Second, "no_answer", 0, true},
+		{3 * time.Second, time.Millisecond, "invalid_code", 400, false}, // not on the list
+		{3 * time.Second, time.Millisecond, "hung_up", 0, false},
+		{3 * time.Second, 60 * time.Millisecond, "honeypot", 202, false},
+		{4 * time.Second, time.Millisecond, "sold_out", 429, true}, // the last one of it
+		{5 * time.Second, time.Millisecond, "internal", 500, true}, // after
+		{5 * time.Second, time.Millisecond, "no_answer", 502, true},
+	} {
+		m.Booking(at(b.due), b.took, b.kind, b.status, b.eligible)
+	}
+	sample := &rehearse.Sample{QueueDepth: 3}
+	r := rehearse.Report{Seconds: []rehearse.Second{{At: 2, Sample: sample}, {At: 6, Sample: sample}}}
+	m.Into(&r)
+
+	want := map[string]int{"not_open": 1, "202": 1, "level_full": 2, "try_again": 1, "no_answer": 2, "invalid_code": 1,
+		"hung_up": 1, "honeypot": 1, "sold_out": 1, "internal": 1}
+	if diff := cmp.Diff(want, r.Answers); diff != "" {
+		t.Errorf("answers (-want +got):\n%s", diff)
+	}
+	if r.RateAchieved != 2 { // 202, level_full, try_again and sold_out over two seconds
+		t.Errorf("rate: got %v, want 2", r.RateAchieved)
+	}
+	if r.ServerErrors != 2 {
+		t.Errorf("server errors: got %d, want 2: an internal one and a 502 that is not ours", r.ServerErrors)
+	}
+	if p := r.LatencyMS["level_full"]; p.Count != 2 || p.P50 != 2 || p.Max < 8990 || p.Max > 9010 {
+		t.Errorf("level_full: got %+v, want two, of 2 ms and 9 s", p)
+	}
+	if p := m.Rejections(); p.Count != 5 {
+		t.Errorf("rejections: got %+v, want 5", p)
+	}
+	type second struct{ At, Due, Answered, Admitted, Rejected, Other int }
+	var got []second
+	for _, s := range r.Seconds {
+		got = append(got, second{s.At, s.Due, s.Answered, s.Admitted, s.Rejected, s.Other})
+	}
+	if diff := cmp.Diff([]second{
+		{0, 0, 0, 0, 0, 0}, {1, 1, 1, 0, 1, 0}, {2, 3, 3, 1, 2, 0}, {3, 5, 3, 0, 1, 2}, {4, 1, 1, 0, 1, 0}, {5, 2, 1, 0, 0, 2}, {6, 0, 0, 0, 0, 0},
+	}, got); diff != "" {
+		t.Errorf("seconds (-want +got):\n%s", diff)
+	}
+	if r.Seconds[2].Sample != sample || r.Seconds[6].Sample != sample || r.Seconds[3].Sample != nil {
+		t.Error("samples: got others, want each kept in its second")
+	}
+}
+
+func TestMeasure_NothingHeardIsNothing(t *testing.T) {
+	t.Parallel()
+	var r rehearse.Report
+	rehearse.NewMeasure(time.Now()).Into(&r)
+	if r.RateAchieved != 0 || r.HoldsCreated != 0 || len(r.Seconds) != 0 || r.Answers == nil {
+		t.Errorf("got %+v, want zeros", r)
+	}
+}
