@@ -292,7 +292,7 @@ func (b *gatewayBench) edge(gateway checkout.Gateway, slots int) (*httpapi.Serve
 		return nil, err
 	}
 	return httpapi.New(httpapi.Deps{
-		Booker: desk, Settler: nobody{}, Viewer: nobody{}, Sealer: sealer, Background: new(flight.Group),
+		Booker: desk, Finder: nobody{}, Settler: nobody{}, Viewer: nobody{}, Sealer: sealer, Background: new(flight.Group),
 		Codes: booking.DefaultCodeRule(), ResultURL: "http://bench/result", ReturnBudget: time.Second, Log: b.log, Registerer: reg,
 	})
 }

@@ -227,7 +227,7 @@ func (b *hotpath) edge(log *slog.Logger, reg prometheus.Registerer) (http.Handle
 		return nil, err
 	}
 	return httpapi.New(httpapi.Deps{
-		Booker: book, Settler: nobody{}, Viewer: nobody{}, Sealer: sealer, Background: new(flight.Group),
+		Booker: book, Finder: nobody{}, Settler: nobody{}, Viewer: nobody{}, Sealer: sealer, Background: new(flight.Group),
 		Codes: booking.DefaultCodeRule(), ResultURL: "http://bench/result", ReturnBudget: time.Second, Log: log, Registerer: reg,
 	})
 }
@@ -244,6 +244,8 @@ func (instant) Create(_ context.Context, o booking.Order) (booking.Payment, erro
 
 // nobody stands for what the hot path never calls.
 type nobody struct{}
+
+func (nobody) Find(context.Context, string, string) error { return booking.ErrNotFound }
 
 func (nobody) Issued(context.Context, string, string) (string, string, error) {
 	return "", "", booking.ErrNotFound

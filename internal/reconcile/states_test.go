@@ -48,7 +48,7 @@ func returned(status string, gateway event) event {
 	return func(t *testing.T, w *world, b bookingtest.Booking) {
 		gateway(t, w, b)
 		edge, err := httpapi.New(httpapi.Deps{
-			Booker: struct{ httpapi.Booker }{}, Viewer: struct{ httpapi.Viewer }{}, Sealer: sealer{}, Settler: w.settler, Background: w.Background,
+			Booker: struct{ httpapi.Booker }{}, Finder: struct{ httpapi.Finder }{}, Viewer: struct{ httpapi.Viewer }{}, Sealer: sealer{}, Settler: w.settler, Background: w.Background,
 			Codes: booking.DefaultCodeRule(), ResultURL: "/result", ReturnBudget: 20 * time.Second,
 			Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		})
