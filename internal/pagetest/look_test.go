@@ -26,10 +26,13 @@ func (p *tab) look(state string) {
 	p.axe(state, axe, everyRule)
 	p.size(1000, 800)
 	p.shot(state, 1000, "")
-	p.dark(true)
-	p.shot(state, 1000, "-dark")
-	p.axe(state+" in the dark", axe, contrastRule)
-	p.dark(false)
+	if !p.seenDark { // colours are the page's, not the state's: once a tab is enough
+		p.seenDark = true
+		p.dark(true)
+		p.shot(state, 1000, "-dark")
+		p.axe(state+" in the dark", axe, contrastRule)
+		p.dark(false)
+	}
 	p.size(360, 740)
 	p.inBangla(func() { p.glimpse(state) })
 }

@@ -54,9 +54,11 @@ type tab struct {
 	end func()
 	// mute says that the pages run no scripts.
 	mute bool
-	mu   sync.Mutex
-	bad  []string // what no page may do
-	asks []string // what was requested, method and address
+	// seenDark says that it was looked at in the dark.
+	seenDark bool
+	mu       sync.Mutex
+	bad      []string // what no page may do
+	asks     []string // what was requested, method and address
 }
 
 // visit opens the site's page at that path, in a new tab of a new person's.
