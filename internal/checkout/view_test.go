@@ -109,6 +109,21 @@ func TestView_RefusedAttemptIsStillTheirsWhileAnotherTriesToPay(t *testing.T) {
 	})
 }
 
+// Before there is a payment there is no deadline either, and the time is not over.
+func TestView_FirstRequestAtWorkHasItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := inMemory(t, 1)
+		held := b.mustBook(t, 1)
+		b.ledger.seats.(*memory).set(code(1), func(r *booking.Row) { r.Phase, r.Payment, r.Deadline = booking.PhaseNew, "", 0 })
+		v := &checkout.Viewer{Rows: b.ledger, Records: record{err: errDown}}
+		got, err := v.View(t.Context(), code(1), held.Attempt)
+		if want := (booking.View{State: booking.ViewHeld, Level: "N1", SecondsLeft: 600}); err != nil || got != want {
+			t.Errorf("view: got %+v, %v, want %+v", got, err, want)
+		}
+	})
+}
+
 // Why a payment was refused its record knows; that it was, the row.
 func TestView_RefusedTellsWhy(t *testing.T) {
 	t.Parallel()

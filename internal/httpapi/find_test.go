@@ -46,8 +46,8 @@ func TestFind_LeadsToTheBookingInWhateverPhase(t *testing.T) {
 		}
 		w := finds(t, dup).book(t, `{"code":"ab-1001","email":"A.B@example.org","find":true}`)
 		m := wantProblem(t, string(phase), w.Code, w.Header(), w.Body, http.StatusConflict, "duplicate")
-		want["booking_url"] = url
-		for _, field := range []string{"booking_url", "payment_url", "seconds_left", "paid"} {
+		want["booking_url"], want["level"] = url, "N1"
+		for _, field := range []string{"booking_url", "level", "payment_url", "seconds_left", "paid"} {
 			if got := m[field]; got != want[field] {
 				t.Errorf("%s: %s: got %v, want %v", phase, field, got, want[field])
 			}
@@ -77,4 +77,28 @@ func TestFind_NeedsCodeAndEmail(t *testing.T) {
 	}
 	w := untouched(t).book(t, `{"find":true,"code":"?","email":"a.b@example.org"}`)
 	wantProblem(t, "malformed code", w.Code, w.Header(), w.Body, http.StatusBadRequest, "invalid_code")
+}
+
+// Without JavaScript the answer is all that a person has.
+func TestFind_FormSaysWhereTheBookingStands(t *testing.T) {
+	t.Parallel()
+	late := started.Add(time.Hour)
+	for name, c := range map[string]struct {
+		row  booking.Row
+		now  time.Time
+		want string
+	}{
+		"refused": {booking.Row{Phase: booking.PhaseRefused, Released: true}, started, "send the booking form again with the same code, address and level"},
+		"paying":  {booking.Row{Phase: booking.PhasePaying}, started, "Do not pay again"},
+		"over":    {booking.Row{Phase: booking.PhaseHeld}, late, "The time to pay is over"},
+		"lapsed":  {booking.Row{Phase: booking.PhaseRefused, Released: true}, late, "The time to pay is over"},
+		"paid":    {booking.Row{Phase: booking.PhasePaid}, late, "Your seat is paid"},
+	} {
+		c.row.Attempt, c.row.Level, c.row.Deadline = attempt, "N1", started.Add(time.Minute).UnixMilli()
+		e := finds(t, &booking.DuplicateError{Row: c.row, Now: c.now, BookingURL: "https://sale.test/booking/tok"})
+		w := e.send(t, http.MethodPost, "/book", formType, "code=ab-1001&email=A.B%40example.org&website=&find=1")
+		if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%s: got %d %s, want a page with %q", name, w.Code, w.Body, c.want)
+		}
+	}
 }

@@ -349,8 +349,9 @@ func TestDuplicate_ContinuesToThePayment(t *testing.T) {
 	w := newWorld(t, setting{})
 	w.takes(t, 0, "N1")
 	p := visit(t, w, "/")
-	p.books(0, "N1")
+	p.books(0, "N2") // another than the seat's, which the page names before it is paid for
 	p.waitAnswer("duplicate_payable")
+	p.waitText("#answer-message", "N1 Advanced")
 	p.waitFor("#answer-time")
 	p.look("answer-duplicate-payable")
 	p.click("#answer-pay")
@@ -364,6 +365,8 @@ func TestDuplicate_ContinuesToThePayment(t *testing.T) {
 	again.waitAnswer("duplicate_paid")
 	again.waitGone("#answer-pay")
 	again.look("answer-duplicate-paid")
+	again.click("#answer-booking")
+	again.waitState("paid")
 	w.wantSeats(t, "P0000 paid")
 }
 

@@ -396,6 +396,7 @@ func TestReturn_IsRepeatedUntilItIsHeard(t *testing.T) {
 	}
 	p.waitState("paid")
 	p.waitText("#result", email(0))
+	p.until("nothing kept of the return", "sessionStorage.getItem('holdfast-return') === null")
 	w.wantSeats(t, "P0000 paid")
 }
 

@@ -54,7 +54,7 @@ func TestRun_SellsAndEveryRuleOfTheContractHolds(t *testing.T) {
 			t.Errorf("%s: got %s, want it to hold: %s", rule.Name, rule.Figure, rule.Text)
 		}
 	}
-	for _, name := range []string{"caps", "one-live-booking", "money", "paid-records", "oversold", "leaked", "sold", "rate", "rejections"} {
+	for _, name := range []string{"caps", "one-live-booking", "money", "paid-records", "told", "oversold", "leaked", "sold", "rate", "rejections"} {
 		if !seen[name] {
 			t.Errorf("rules: got none called %q", name)
 		}

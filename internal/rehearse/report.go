@@ -43,8 +43,8 @@ type Report struct {
 	DoubleBooked        int     `json:"double_booked"`        // candidates with more than one seat held or paid
 	Leaked              int     `json:"leaked"`               // seats neither paid nor released at the end
 	UnaccountedPayments int     `json:"unaccounted_payments"` // transactions that are neither a paid seat nor one refund
-	StoreThrottles      int     `json:"store_throttles"`
-	ServerErrors        int     `json:"server_errors"` // 5xx but try_again, closed, payment_unavailable; connections cut after a seat was taken
+	StoreThrottles      int     `json:"store_throttles"`      // of a store that throttles, which a local one never does
+	ServerErrors        int     `json:"server_errors"`        // 5xx but try_again, closed, payment_unavailable; connections cut after a seat was taken
 	QueueAgeMax         float64 `json:"queue_age_max_s"`
 
 	// Verdict is "holds" when every rule does, else "broken".
