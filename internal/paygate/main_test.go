@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -98,6 +99,14 @@ func (l *lockedBuffer) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+// withoutClock is what was logged but for times and durations, whose digits are as they
+// fall and could be anybody's.
+func (l *lockedBuffer) withoutClock() string {
+	return clock.ReplaceAllString(l.String(), "")
+}
+
+var clock = regexp.MustCompile(`"time":"[^"]*",|"took":[0-9]+,`)
 
 func httpClient(tb testing.TB) *http.Client {
 	tb.Helper()
