@@ -122,6 +122,7 @@ var plan = []struct {
 		"internal/model":                 {},
 		"internal/testenv":               {"internal/redisproc"},
 		"internal/pagetest":              {},
+		"internal/browsertest":           {},
 		"internal/booking/bookingtest":   {"internal/booking"},
 		"internal/store/storetest":       {"internal/booking"},
 		"internal/queue/queuetest":       {"internal/booking"},

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/browsertest"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
@@ -78,11 +78,7 @@ func (p *tab) shot(state string, width int, more string) {
 	p.t.Helper()
 	yes := true
 	png := call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{CaptureBeyondViewport: &yes, OptimizeForSpeed: &yes}).Data
-	dir := filepath.Join(root(p.t), "artefacts", "page")
-	name := fmt.Sprintf("%s-%s-%d%s.png", state, eval[string](p, "document.documentElement.lang"), width, more)
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), png, 0o644)); err != nil {
-		p.t.Fatalf("picture of %s: %v", state, err)
-	}
+	browsertest.Keep(p.t, "page", fmt.Sprintf("%s-%s-%d%s.png", state, eval[string](p, "document.documentElement.lang"), width, more), png)
 }
 
 // finger is the side of the smallest thing to press, in CSS pixels: WCAG 2.5.5.
@@ -141,11 +137,7 @@ func (p *tab) axeCore() runtime.ExecutionContextID {
 	p.t.Helper()
 	tree := call(p, page.GetFrameTree, cdp.Empty{})
 	in := call(p, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: tree.FrameTree.Frame.ID, WorldName: "axe"}).ExecutionContextID
-	library, err := os.ReadFile(axeFile(p.t))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.runIn(in, string(library)+"; 0")
+	p.runIn(in, browsertest.Axe(p.t, what)+"; 0")
 	return in
 }
 
@@ -176,9 +168,6 @@ func (p *tab) violations(in runtime.ExecutionContextID, rules string) []violatio
 	}
 	return found
 }
-
-// axeFile is where `make setup` puts axe-core.
-func axeFile(t testing.TB) string { return filepath.Join(root(t), ".cache", "axe", "axe.min.js") }
 
 // A page with faults is found faulty: what looks at every state can see.
 func TestLook_FindsWhatItLooksFor(t *testing.T) {

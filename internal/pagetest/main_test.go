@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -14,7 +13,9 @@ import (
 	"github.com/chromedp/chromedp"
 	"go.uber.org/goleak"
 
+	"holdfast/internal/browsertest"
 	"holdfast/internal/redisproc"
+	"holdfast/internal/testenv"
 )
 
 // stage is what all the tests of this binary share, each part started by the first
@@ -31,6 +32,8 @@ var stage struct {
 }
 
 const (
+	// what is tested in a browser, for who reads that it was not.
+	what = "PAGE"
 	// atOnce is how many tests run at a time: a browser is heavy, and yet they wait
 	// more than they compute.
 	atOnce      = "3"
@@ -61,43 +64,12 @@ func (c cleared) Run() int {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(cleared{m}) }
 
-// need skips or fails the test where something is missing.
-func need(t testing.TB, there bool, what string) {
-	t.Helper()
-	switch {
-	case there:
-	case os.Getenv("CI") == "true":
-		t.Fatalf("%s is not installed (`make setup` does it), and with CI=true this test must run", what)
-	default:
-		t.Skipf("PAGE NOT TESTED IN A BROWSER: %s is not installed; `make setup` does it", what)
-	}
-}
-
-// chromium is the browser's program, under the names that distributions give it.
-func chromium() (path string, ok bool) {
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, true
-		}
-	}
-	return "", false
-}
-
 // theBrowser starts the one browser, or returns it.
 func theBrowser(t testing.TB) context.Context {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("PAGE NOT TESTED IN A BROWSER: it takes a minute; run without -short")
-	}
-	path, ok := chromium()
-	need(t, ok, "chromium")
-	_, err := os.Stat(axeFile(t))
-	need(t, err == nil, "axe-core")
+	opts := browsertest.Chromium(t, what)
+	browsertest.Axe(t, what) // before anything is started for nothing
 	stage.browser.Do(func() {
-		opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path))
-		if os.Getuid() == 0 {
-			opts = append(opts, chromedp.Flag("no-sandbox", true)) // the sandbox refuses root
-		}
 		all, endAll := chromedp.NewExecAllocator(context.Background(), opts...)
 		ctx, end := chromedp.NewContext(all, chromedp.WithErrorf(func(string, ...any) {}))
 		stage.cancel = func() { end(); endAll() }
@@ -112,8 +84,7 @@ func theBrowser(t testing.TB) context.Context {
 // thePair starts the one Redis pair, or returns it.
 func thePair(t testing.TB) *redisproc.Pair {
 	t.Helper()
-	_, ok := redisproc.Find()
-	need(t, ok, "redis-server")
+	testenv.NeedServer(t)
 	var err error
 	stage.pair.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), startWithin)

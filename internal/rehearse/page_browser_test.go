@@ -3,12 +3,10 @@ package rehearse_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"holdfast/internal/browsertest"
 	"holdfast/internal/rehearse"
 )
 
@@ -35,37 +34,11 @@ type pageReader struct {
 	bad []string
 }
 
-// needed skips or fails the test where something is missing.
-func needed(t *testing.T, there bool, what string) {
-	t.Helper()
-	switch {
-	case there:
-	case os.Getenv("CI") == "true":
-		t.Fatalf("%s is not installed (`make setup` does it), and with CI=true this test must run", what)
-	default:
-		t.Skipf("REPORT NOT TESTED IN A BROWSER: %s is not installed; `make setup` does it", what)
-	}
-}
-
 func newReader(t *testing.T) *pageReader {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("REPORT NOT TESTED IN A BROWSER: it takes half a minute; run without -short")
-	}
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil && path == "" {
-			path = p
-		}
-	}
-	needed(t, path != "", "chromium")
-	axe, err := os.ReadFile(filepath.Join("..", "..", ".cache", "axe", "axe.min.js"))
-	needed(t, err == nil, "axe-core")
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path))
-	if os.Getuid() == 0 {
-		opts = append(opts, chromedp.Flag("no-sandbox", true)) // the sandbox refuses root
-	}
-	b := &pageReader{t: t, axe: string(axe)}
+	const what = "REPORT"
+	opts := browsertest.Chromium(t, what)
+	b := &pageReader{t: t, axe: browsertest.Axe(t, what)}
 	all, endAll := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, end := chromedp.NewContext(all, chromedp.WithErrorf(func(string, ...any) {}), chromedp.WithListener(b.hear))
 	t.Cleanup(func() { end(); endAll() })
@@ -129,9 +102,7 @@ func (b *pageReader) size(width, height int64) {
 
 func protocol[P, R any](b *pageReader, c cdp.Command[P, R], params P) R {
 	b.t.Helper()
-	r, err := chromedp.Run(b.ctx, func(ctx context.Context, target *chromedp.Target) (R, error) {
-		return cdp.Call(ctx, target, c, params)
-	})
+	r, err := browsertest.Call(b.ctx, c, params)
 	if err != nil {
 		b.t.Fatalf("%s: %v", c.Method, err)
 	}
@@ -157,28 +128,16 @@ func (b *pageReader) look(state string) {
 
 func (b *pageReader) keep(name string, content []byte) {
 	b.t.Helper()
-	dir := filepath.Join("..", "..", "artefacts", "rehearse")
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), content, 0o644)); err != nil {
-		b.t.Fatalf("keep %s: %v", name, err)
-	}
+	browsertest.Keep(b.t, "rehearse", name, content)
 }
 
 // audit fails the test for what axe-core calls serious or critical. It runs in a world
 // of its own, for which the page's policy does not count.
 func (b *pageReader) audit(state string) {
 	b.t.Helper()
-	tree := protocol(b, page.GetFrameTree, cdp.Empty{})
-	own := protocol(b, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: tree.FrameTree.Frame.ID, WorldName: "axe"})
-	const run = `; axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations']}).then(r =>
-		r.violations.filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => v.id + ': ' + v.help + ': ' + v.nodes.map(n => n.html + ' ' + n.failureSummary).join(' | ')))`
-	yes := true
-	r := protocol(b, runtime.Evaluate, runtime.EvaluateParams{Expression: b.axe + run, ContextID: own.ExecutionContextID, AwaitPromise: &yes, ReturnByValue: &yes})
-	if r.ExceptionDetails != nil {
-		b.t.Fatalf("axe-core: %v", &chromedp.ExceptionError{ExceptionDetails: r.ExceptionDetails})
-	}
-	var found []string
-	if err := json.Unmarshal(r.Result.Value, &found); err != nil {
-		b.t.Fatalf("axe-core: got %s, %v, want a list", r.Result.Value, err)
+	found, err := browsertest.Audit(b.ctx, b.axe)
+	if err != nil {
+		b.t.Fatalf("%s: %v", state, err)
 	}
 	for _, f := range found {
 		b.t.Errorf("%s: axe-core: %.600s", state, f)

@@ -2,25 +2,24 @@ package wall_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/browsertest"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
+
+// what is tested in it, for who reads that it was not.
+const what = "WALL"
 
 // patience is how long a browser waits for what it is to show.
 const patience = 40 * time.Second
@@ -36,39 +35,12 @@ type browser struct {
 	bad  []string
 }
 
-// need skips or fails the test where something is missing.
-func need(t *testing.T, there bool, what string) {
-	t.Helper()
-	switch {
-	case there:
-	case os.Getenv("CI") == "true":
-		t.Fatalf("%s is not installed (`make setup` does it), and with CI=true this test must run", what)
-	default:
-		t.Skipf("WALL NOT TESTED IN A BROWSER: %s is not installed; `make setup` does it", what)
-	}
-}
-
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("WALL NOT TESTED IN A BROWSER: it takes half a minute; run without -short")
-	}
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if p, err := exec.LookPath(name); err == nil && path == "" {
-			path = p
-		}
-	}
-	need(t, path != "", "chromium")
-	axe, err := os.ReadFile(filepath.Join("..", "..", ".cache", "axe", "axe.min.js"))
-	need(t, err == nil, "axe-core")
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path))
-	if os.Getuid() == 0 {
-		opts = append(opts, chromedp.Flag("no-sandbox", true)) // the sandbox refuses root
-	}
+	opts := browsertest.Chromium(t, what)
 	// It ends when the test says so, before the server does.
 	all, endAll := chromedp.NewExecAllocator(context.Background(), opts...)
-	b := &browser{t: t, axe: string(axe)}
+	b := &browser{t: t, axe: browsertest.Axe(t, what)}
 	ctx, end := chromedp.NewContext(all, chromedp.WithErrorf(func(string, ...any) {}), chromedp.WithListener(b.hear))
 	b.ctx, b.end = ctx, func() { end(); endAll() }
 	t.Cleanup(b.end)
@@ -108,9 +80,7 @@ func call[P, R any](b *browser, c cdp.Command[P, R], params P) R {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	r, err := chromedp.Run(ctx, func(ctx context.Context, target *chromedp.Target) (R, error) {
-		return cdp.Call(ctx, target, c, params)
-	})
+	r, err := browsertest.Call(ctx, c, params)
 	if err != nil {
 		b.t.Fatalf("%s: %v", c.Method, err)
 	}
@@ -189,30 +159,20 @@ func (b *browser) look(state string, width, height int64) {
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
 		png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		dir := filepath.Join("..", "..", "artefacts", "wall")
-		if err = errors.Join(err, os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, state+"-"+scheme+".png"), png, 0o644)); err != nil {
+		if err != nil {
 			b.t.Fatalf("picture of %s: %v", state, err)
 		}
+		browsertest.Keep(b.t, "wall", state+"-"+scheme+".png", png)
 		b.audit(state + ", " + scheme)
 	}
 }
 
-// audit fails the test for what axe-core calls serious or critical. It runs in a world
-// of its own, for which the page's policy does not count.
+// audit fails the test for what axe-core finds.
 func (b *browser) audit(state string) {
 	b.t.Helper()
-	tree := call(b, page.GetFrameTree, cdp.Empty{})
-	own := call(b, page.CreateIsolatedWorld, page.CreateIsolatedWorldParams{FrameID: tree.FrameTree.Frame.ID, WorldName: "axe"})
-	const run = `; axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations']}).then(r =>
-		r.violations.filter(v => v.impact === 'serious' || v.impact === 'critical').map(v => v.id + ': ' + v.help + ': ' + v.nodes.map(n => n.html + ' ' + n.failureSummary).join(' | ')))`
-	yes := true
-	r := call(b, runtime.Evaluate, runtime.EvaluateParams{Expression: b.axe + run, ContextID: own.ExecutionContextID, AwaitPromise: &yes, ReturnByValue: &yes})
-	if r.ExceptionDetails != nil {
-		b.t.Fatalf("axe-core: %v", &chromedp.ExceptionError{ExceptionDetails: r.ExceptionDetails})
-	}
-	var found []string
-	if err := json.Unmarshal(r.Result.Value, &found); err != nil {
-		b.t.Fatalf("axe-core: got %s, %v, want a list", r.Result.Value, err)
+	found, err := browsertest.Audit(b.ctx, b.axe)
+	if err != nil {
+		b.t.Fatalf("%s: %v", state, err)
 	}
 	for _, f := range found {
 		b.t.Errorf("%s: axe-core: %s", state, f)
