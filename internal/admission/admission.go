@@ -89,6 +89,8 @@ type Gate struct {
 	levels  atomic.Pointer[[]string]
 	clock   serverClock
 	group   group
+	writes  lane // of scripts whose answer counts only when acknowledged
+	reads   lane // of what one seat's reader asks
 	// admitKeys are the keys that every admission shares, as the client wants them.
 	admitKeys []any
 	breaker   breaker
@@ -121,6 +123,7 @@ func New(rdb *redis.Client, o Options) (*Gate, error) {
 	}
 	g.healthy.Store(1)
 	g.group.most = waitingMost
+	g.writes.send, g.reads.send = g.sendWrites, g.sendReads
 	g.breaker.run = breakerRun
 	g.breaker.now, g.breaker.gauge = time.Now, g.metrics.breakerOpen
 	return g, nil
@@ -217,19 +220,64 @@ func (g *Gate) read(ctx context.Context, s *script, keys []string, args ...any) 
 	return a, ledgerError(a)
 }
 
-// send runs the script and WAIT in one pipeline on one connection.
-func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any) (a answer, err error) {
+// readTogether is read for what looks at one seat and is done at once: it travels with
+// others of its kind.
+func (g *Gate) readTogether(ctx context.Context, s *script, keys []string, args ...any) (answer, error) {
+	a, err := g.travel(ctx, &g.reads, s, keys, args)
+	if err != nil {
+		return answer{}, err
+	}
+	return a, ledgerError(a)
+}
+
+// get reads one key, with others; redis.Nil when it is not there.
+func (g *Gate) get(ctx context.Context, key string) (string, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	all := append([]any{g.offset().Milliseconds()}, args...)
+	var text string
+	err := g.repeat(ctx, func() (err error) {
+		e := &errand{ctx: ctx, args: []any{"GET", key}}
+		if err = g.reads.run(e); err == nil {
+			text, err = e.cmd.Text()
+		}
+		return err
+	})
+	return text, err
+}
+
+// send runs the script with WAIT behind it.
+func (g *Gate) send(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
+	return g.travel(ctx, &g.writes, s, keys, args)
+}
+
+// travel runs the script by that lane, and again where another connection may do better.
+func (g *Gate) travel(ctx context.Context, by *lane, s *script, keys []string, args []any) (a answer, err error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	args = append([]any{g.offset().Milliseconds()}, args...)
 	err = g.repeat(ctx, func() error {
-		a, err = g.sendOnce(ctx, s, keys, all)
+		a, err = travelOnce(ctx, by, s, keys, args)
 		return err
 	})
 	if err != nil {
 		return answer{}, fmt.Errorf("%s: %w", s.name, err)
 	}
 	return a, nil
+}
+
+func travelOnce(ctx context.Context, by *lane, s *script, keys []string, args []any) (answer, error) {
+	all := make([]any, 0, 3+len(keys)+len(args))
+	all = append(all, "EVALSHA", s.sha, len(keys))
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	e := &errand{ctx: ctx, args: append(all, args...), source: s.source}
+	if err := by.run(e); err != nil {
+		return answer{}, err
+	}
+	a, err := parse(s, e.cmd.Val())
+	a.acked = e.acked
+	return a, err
 }
 
 // repeat runs a call again, on another connection, where that may do better.
@@ -239,44 +287,6 @@ func (g *Gate) repeat(ctx context.Context, call func() error) error {
 		if err == nil || try == tries || ctx.Err() != nil || !retryable(err) {
 			return err
 		}
-	}
-}
-
-func (g *Gate) sendOnce(ctx context.Context, s *script, keys []string, args []any) (answer, error) {
-	conn := g.rdb.Conn()
-	defer func() { _ = conn.Close() }() // gives the connection back to the pool
-	acks := g.acks()
-	verb := []any{"EVALSHA", s.sha}
-	for {
-		cmd := redis.NewCmd(ctx, append(append(append(verb, len(keys)), anys(keys)...), args...)...)
-		wait := waitFor(ctx, acks)
-		pipe := conn.Pipeline()
-		_ = pipe.Process(ctx, cmd)
-		_ = pipe.Process(ctx, wait)
-		exec(ctx, pipe)
-		if noScript(cmd.Err()) && verb[0] == "EVALSHA" {
-			// A restart or a promotion forgets scripts; the source teaches them again.
-			verb = []any{"EVAL", s.source}
-			continue
-		}
-		if cmd.Err() != nil {
-			return answer{}, cmd.Err()
-		}
-		if err := wait.Err(); notPrimary(err) {
-			g.cohorts.retire()
-			return answer{}, err // the new primary may not have it: do it there
-		}
-		// A time-out can leave a value and an error; the script's own word stands
-		// when it came, and a WAIT that failed has acknowledged nothing.
-		a, perr := parse(s, cmd.Val())
-		if perr != nil {
-			return answer{}, perr
-		}
-		a.acked = acks == 0 || (wait.Err() == nil && wait.Val() >= int64(acks))
-		if acks > 0 && a.word != "unknown" { // which writes nothing that could be acknowledged
-			g.breaker.note(a.acked)
-		}
-		return a, nil
 	}
 }
 
@@ -720,7 +730,7 @@ func (g *Gate) Due(ctx context.Context, skip, limit int) ([]booking.DueRow, time
 // Row reads one candidate's row and the ledger's clock; booking.ErrNotFound
 // when the candidate has none. It only reads: nothing may rest on it.
 func (g *Gate) Row(ctx context.Context, code string) (booking.Row, time.Time, error) {
-	a, err := g.read(ctx, lookScript, g.keys.base(), code)
+	a, err := g.readTogether(ctx, lookScript, g.keys.base(), code)
 	if err != nil {
 		return booking.Row{}, time.Time{}, err
 	}

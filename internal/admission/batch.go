@@ -16,15 +16,21 @@ import (
 	"holdfast/internal/booking"
 )
 
-// Group commit. Admissions that arrive together are decided by one run of the
-// script, in order, on one connection, with one WAIT behind it. There is no timer and no goroutine of
+// Group commit. Admissions that arrive together travel in one pipeline, in order, with
+// one WAIT behind them. There is no timer and no goroutine of
 // its own: a caller who finds nobody at work leads at once, alone; those who
 // arrive meanwhile wait, and when the leader has its scripts' answers it hands
 // the turn to the first of them, who leads all that are waiting by then. So a
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
+//
+// A batch grows with the time that a turn takes. On a machine that has too much to do a
+// turn takes a hundred times as long, and with a small bound on it next to nobody would
+// be admitted just then. One run of the script is short whatever the batch, so that
+// Redis serves others in between.
 const (
-	batchMost    = 32                    // admissions in one run of the script
+	runMost      = 32                    // admissions in one run of the script
+	batchMost    = 32 * runMost          // in one pipeline
 	waitingMost  = 8192                  // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second           // one pipeline
 	batchTries   = 5                     // times a batch is sent, each on another connection
@@ -500,26 +506,51 @@ func uncertain(results []outcome) {
 func ownsSeat(word string) bool { return word == "admitted" || word == "taken_over" }
 func needsAck(word string) bool { return ownsSeat(word) || word == "replay" }
 
-// runBatch runs the script over the batch, once more with its source if the
-// server had forgotten it, and then WAIT for as many replicas as asked. With an
-// error every job has it: the script is atomic.
+// runBatch runs the script over the batch, in runs of runMost that follow one another,
+// once more with its source if the server had forgotten it, and then WAIT for as many
+// replicas as asked. With an error in a run every job of that run has it: the script is
+// atomic.
 func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, asked int) ([]outcome, *redis.IntCmd) {
-	cmd, wait := g.runScript(ctx, conn, g.admitArgs(batch, "EVALSHA", admitScript.sha), asked)
-	if noScript(cmd.Err()) {
-		cmd, wait = g.runScript(ctx, conn, g.admitArgs(batch, "EVAL", admitScript.source), asked)
+	runs := make([]*redis.Cmd, 0, (len(batch)+runMost-1)/runMost)
+	for jobs := range slices.Chunk(batch, runMost) {
+		runs = append(runs, redis.NewCmd(ctx, g.admitArgs(jobs, "EVALSHA", admitScript.sha)...))
 	}
+	wait := waitFor(ctx, asked)
+	g.sendRuns(ctx, conn, runs, wait)
+	if forgotten := slices.IndexFunc(runs, func(r *redis.Cmd) bool { return noScript(r.Err()) }); forgotten >= 0 {
+		// The first of them brings the source, and with it the others' script. One run's
+		// answers stand; who is behind it in this pipeline was behind it in the last.
+		verb, script := "EVAL", admitScript.source
+		for i := forgotten; i < len(runs); i++ {
+			if noScript(runs[i].Err()) {
+				runs[i] = redis.NewCmd(ctx, g.admitArgs(batch[i*runMost:min((i+1)*runMost, len(batch))], verb, script)...)
+				verb, script = "EVALSHA", admitScript.sha
+			}
+		}
+		wait = waitFor(ctx, asked)
+		g.sendRuns(ctx, conn, slices.DeleteFunc(slices.Clone(runs), func(r *redis.Cmd) bool { return r.Val() != nil || r.Err() != nil }), wait)
+	}
+	results := make([]outcome, 0, len(batch))
+	for i, jobs := range slices.Collect(slices.Chunk(batch, runMost)) {
+		results = append(results, outcomesOf(runs[i], len(jobs))...)
+	}
+	return results, wait
+}
+
+// outcomesOf is what one run of the script says to each of its jobs.
+func outcomesOf(cmd *redis.Cmd, jobs int) []outcome {
 	a, err := answer{}, cmd.Err()
 	if err == nil {
 		a, err = parse(admitScript, cmd.Val())
 	}
 	decided := err == nil && a.word == "decided"
-	if n := strings.Count(a.detail, "\x00") + 1; decided && n != len(batch) {
-		err = fmt.Errorf("%d answers to %d requests", n, len(batch))
+	if n := strings.Count(a.detail, "\x00") + 1; decided && n != jobs {
+		err = fmt.Errorf("%d answers to %d requests", n, jobs)
 	}
 	if err != nil {
 		err = fmt.Errorf("admit: %w", err)
 	}
-	results, others := make([]outcome, len(batch)), a.detail
+	results, others := make([]outcome, jobs), a.detail
 	for i := range results {
 		results[i] = outcome{ans: a, err: err}
 		if decided && err == nil {
@@ -528,16 +559,16 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, ask
 			results[i].ans.word, results[i].ans.detail, _ = strings.Cut(one, " ")
 		}
 	}
-	return results, wait
+	return results
 }
 
-func (g *Gate) runScript(ctx context.Context, conn *redis.Conn, args []any, asked int) (*redis.Cmd, *redis.IntCmd) {
-	cmd, wait := redis.NewCmd(ctx, args...), waitFor(ctx, asked)
+func (g *Gate) sendRuns(ctx context.Context, conn *redis.Conn, runs []*redis.Cmd, wait *redis.IntCmd) {
 	pipe := conn.Pipeline()
-	_ = pipe.Process(ctx, cmd)
+	for _, run := range runs {
+		_ = pipe.Process(ctx, run)
+	}
 	_ = pipe.Process(ctx, wait)
 	exec(ctx, pipe)
-	return cmd, wait
 }
 
 // admitArgs is the script's call as its header says.

@@ -588,7 +588,7 @@ func TestReplay_OnAnotherConnectionIsNotReportedAsReplicated(t *testing.T) {
 // of what many requests send it together. Each ends once, and none with an error.
 func TestScriptsForgotten_WhileManyAreSent(t *testing.T) {
 	t.Parallel()
-	const many, seats = 120, 100
+	const many, seats = 600, 500 // more than one write holds
 	testenv.OnEngines(t, func(t *testing.T, e testenv.Engine) {
 		for name, happens := range map[string]func(t *testing.T, s *testenv.Shard, direct *ledger){
 			"Flush": func(t *testing.T, _ *testenv.Shard, direct *ledger) {

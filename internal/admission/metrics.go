@@ -27,7 +27,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		batchSize: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "holdfast_admission_batch_size",
 			Help:    "Admissions that travelled in one pipeline.",
-			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128},
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024},
 		}),
 		breakerOpen: f.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_breaker_open",

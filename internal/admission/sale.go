@@ -86,7 +86,7 @@ func (g *Gate) changeOnce(ctx context.Context, s *script, keys []string, args []
 	}
 	end = end.Add(-(waitTimeout + 50) * time.Millisecond) // its acknowledgement takes time too
 	until := at.Add(end.Sub(now)).UnixMilli()
-	a, err := g.sendOnce(ctx, s, keys, append([]any{g.offset().Milliseconds(), until}, args...))
+	a, err := travelOnce(ctx, &g.writes, s, keys, append([]any{g.offset().Milliseconds(), until}, args...))
 	if mayBeUnderWay(err) {
 		<-time.After(time.Until(end))
 	}

@@ -45,9 +45,7 @@ func (g *Gate) PaymentOf(ctx context.Context, attempt string) (booking.Payment, 
 }
 
 func (g *Gate) stash(ctx context.Context, key string) (stash, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	raw, err := g.rdb.Get(ctx, key).Bytes()
+	raw, err := g.get(ctx, key)
 	if errors.Is(err, redis.Nil) {
 		return stash{}, booking.ErrNotFound
 	}
@@ -55,7 +53,7 @@ func (g *Gate) stash(ctx context.Context, key string) (stash, error) {
 		return stash{}, fmt.Errorf("read stash: %w", err)
 	}
 	var s stash
-	if err := json.Unmarshal(raw, &s); err != nil || s.V != 1 {
+	if err := json.Unmarshal([]byte(raw), &s); err != nil || s.V != 1 {
 		return stash{}, fmt.Errorf("stash of version %d: %w", s.V, booking.ErrUnreadable)
 	}
 	return s, nil
@@ -64,9 +62,7 @@ func (g *Gate) stash(ctx context.Context, key string) (stash, error) {
 // Email reads the candidate's address on file; booking.ErrNotFound when there
 // is none.
 func (g *Gate) Email(ctx context.Context, code string) (string, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	email, err := g.rdb.Get(ctx, g.keys.email(code)).Result()
+	email, err := g.get(ctx, g.keys.email(code))
 	if errors.Is(err, redis.Nil) {
 		return "", booking.ErrNotFound
 	}
