@@ -91,6 +91,7 @@ var plan = []struct {
 		"internal/config":    {},
 		"internal/flight":    {},
 		"internal/obs":       {},
+		"internal/overload":  {},
 		"internal/redisproc": {},
 	}},
 	{"wiring ties everything together; only commands import it", map[string][]string{
@@ -114,6 +115,9 @@ var plan = []struct {
 	{"a benchmark measures the real rooms, on servers that it starts", map[string][]string{
 		"internal/bench": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 	}},
+	{"a model of the launch is arithmetic over the domain's records", map[string][]string{
+		"internal/capacity": {"internal/booking"},
+	}},
 	{"a rehearsal runs the real programs, the operator's commands and the mock gateway", map[string][]string{
 		"internal/rehearse": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 	}},
@@ -123,6 +127,7 @@ var plan = []struct {
 		"internal/testenv":               {"internal/redisproc"},
 		"internal/pagetest":              {},
 		"internal/browsertest":           {},
+		"internal/k6test":                {},
 		"internal/booking/bookingtest":   {"internal/booking"},
 		"internal/store/storetest":       {"internal/booking"},
 		"internal/queue/queuetest":       {"internal/booking"},

@@ -30,6 +30,7 @@ import (
 	"holdfast/internal/ledgerstats"
 	"holdfast/internal/notification"
 	"holdfast/internal/obs"
+	"holdfast/internal/overload"
 	"holdfast/internal/paygate"
 	"holdfast/internal/paygate/redistoken"
 	"holdfast/internal/reconcile"
@@ -101,8 +102,10 @@ type API struct {
 	flights *flight.Group
 	codes   booking.CodeRule
 	wall    *wall.Wall
-	extras  Extras
-	closers []func() error
+	// entrance watches from Run on.
+	entrance *overload.Guard
+	extras   Extras
+	closers  []func() error
 }
 
 // NewAPI wires an API process. The caller runs it with Run, or closes it.
@@ -314,9 +317,10 @@ func (a *API) wire() error {
 	if a.cfg.Pages {
 		pages = &httpapi.Pages{Objects: a.Drivers.Objects, Sales: a.Gate}
 	}
+	a.entrance = overload.New(a.reg)
 	a.Edge, err = httpapi.New(httpapi.Deps{
 		Booker: book, Finder: &checkout.Finder{Seats: a.Gate, BookingURL: bookingURL}, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store, Refusal: paygate.RefusalOf},
-		Sealer: sealer, Background: a.flights, Codes: a.codes,
+		Sealer: sealer, Background: a.flights, Entrance: a.entrance, Codes: a.codes,
 		Pages: pages, Webhook: webhook, Version: obs.Version(),
 		ResultURL: a.cfg.PublicURL + "/result", ReturnBudget: returnBudget(a.cfg.RequestBudget),
 		Client: clients.Name, Log: a.log, Registerer: a.reg,
@@ -411,6 +415,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	g.Go(func() error { return a.Gate.Watch(failed) })
 	g.Go(func() error { return a.Publisher.Run(failed) })
 	g.Go(func() error { trim(failed); return nil })
+	g.Go(func() error { return a.entrance.Run(failed) })
 	sweeping, stopSweeping := context.WithCancel(failed)
 	defer stopSweeping()
 	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.elected) })

@@ -54,6 +54,13 @@ const admitted = "admitted"
 
 func (s *Server) book(w http.ResponseWriter, r *http.Request) error {
 	started := time.Now()
+	if s.Entrance != nil {
+		leave, ok := s.Entrance.Enter()
+		if !ok {
+			return fmt.Errorf("more to do than this process can: %w", booking.ErrTryAgain)
+		}
+		defer leave()
+	}
 	in, err := readForm(w, r)
 	if err != nil {
 		return err

@@ -53,6 +53,12 @@ type Sealer interface {
 	Open(token string) (code, attempt string, err error)
 }
 
+// Entrance lets bookings begin, or not, when the process has more to do than it can; see
+// overload.Guard. Who is let in says when they leave.
+type Entrance interface {
+	Enter() (leave func(), ok bool)
+}
+
 // Background runs work that must not end with its request and that a drain
 // waits for. It refuses when draining.
 type Background interface {
@@ -77,7 +83,9 @@ type Deps struct {
 	Viewer     Viewer
 	Sealer     Sealer
 	Background Background
-	Codes      booking.CodeRule
+	// Entrance may refuse a booking before it is read; nil lets everybody in.
+	Entrance Entrance
+	Codes    booking.CodeRule
 	// Pages are what the local profile serves itself; nil where S3 and the CDN do.
 	Pages *Pages
 	// Webhook takes the gateway's notifications; nil where none is set up.
@@ -106,6 +114,8 @@ type Server struct {
 	decoy      decoy
 	built      builtPages
 	refusalLog sampler
+	readLog    sampler
+	shown      newest
 }
 
 // New checks its dependencies and builds the routes.
@@ -115,6 +125,9 @@ func New(d Deps) (*Server, error) {
 		return nil, errors.New("httpapi: a dependency is missing")
 	}
 	s := &Server{Deps: d, metrics: newMetrics(d.Registerer)}
+	if d.Pages != nil {
+		s.shown.get = d.Pages.Objects.Get
+	}
 	s.matches.New = func() any { return chi.NewRouteContext() }
 	s.router = s.routes()
 	s.handler = s.observe(s.router)

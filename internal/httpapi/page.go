@@ -136,7 +136,10 @@ func servePage(w http.ResponseWriter, r *http.Request, f web.File) {
 // status serves status.json as it lies: always asked for again, so that figures are
 // never older than they are said to be.
 func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
-	body, etag, err := s.Pages.Objects.Get(r.Context(), statusKey)
+	body, etag, err := s.shown.read(r.Context(), statusKey)
+	if panicked(err) {
+		return err
+	}
 	if err != nil {
 		return errors.Join(booking.ErrTryAgain, err)
 	}
@@ -145,6 +148,72 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	send(w, r, "application/json; charset=utf-8", "", `"`+etag+`"`, body)
 	return nil
+}
+
+// newest reads one object for all who ask at the same time. A read that began before
+// somebody asked is not for them, so that nobody is shown less than what lay there when
+// they asked.
+type newest struct {
+	get func(ctx context.Context, key string) (body []byte, etag string, err error)
+
+	mu      sync.Mutex
+	reading bool
+	next    *reading // that has not begun; nil while nobody waits for one
+}
+
+type reading struct {
+	done chan struct{}
+	body []byte // not to be changed
+	etag string
+	err  error
+}
+
+// readWithin bounds one read, which is nobody's own.
+const readWithin = 5 * time.Second
+
+func (n *newest) read(ctx context.Context, key string) ([]byte, string, error) {
+	n.mu.Lock()
+	if n.next == nil {
+		n.next = &reading{done: make(chan struct{})}
+	}
+	mine := n.next
+	if !n.reading {
+		n.reading = true
+		go n.run(key)
+	}
+	n.mu.Unlock()
+	select {
+	case <-mine.done:
+		return mine.body, mine.etag, mine.err
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	}
+}
+
+// run reads until nobody waits.
+func (n *newest) run(key string) {
+	for {
+		n.mu.Lock()
+		r := n.next
+		n.next, n.reading = nil, r != nil
+		n.mu.Unlock()
+		if r == nil {
+			return
+		}
+		r.read(n.get, key)
+	}
+}
+
+func (r *reading) read(get func(ctx context.Context, key string) ([]byte, string, error), key string) {
+	defer close(r.done)
+	defer func() {
+		if p := recover(); p != nil {
+			r.err = obs.Panicked(p)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), readWithin)
+	defer cancel()
+	r.body, r.etag, r.err = get(ctx, key)
 }
 
 // send answers GET and HEAD with that body, or with 304 to whoever has it.

@@ -131,10 +131,16 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, 
 	if ev.Outcome == unlogged {
 		return
 	}
-	var dropped int64
-	if refusals[ev.Outcome] && !ev.Keep {
-		var ok bool
+	var dropped, unread int64
+	var ok bool
+	switch {
+	case ev.Keep:
+	case refusals[ev.Outcome]:
 		if ok, dropped = s.refusalLog.allow(time.Now()); !ok {
+			return
+		}
+	case reads[pattern] && status < http.StatusBadRequest:
+		if ok, unread = s.readLog.allow(time.Now()); !ok {
 			return
 		}
 	}
@@ -159,6 +165,9 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, 
 	}
 	if dropped > 0 {
 		attrs = append(attrs, slog.Int64("refusals_not_logged", dropped))
+	}
+	if unread > 0 {
+		attrs = append(attrs, slog.Int64("reads_not_logged", unread))
 	}
 	s.Log.LogAttrs(ctx, level, "request", attrs...)
 }
@@ -187,11 +196,16 @@ func methodOf(r *http.Request) string {
 
 // refusals are the outcomes that come by the hundred thousand in a rush. Their log
 // lines are sampled, their counters are not: in one second the first
-// refusalsLogged of a process are written, and the next line that is says how many
+// loggedPerSecond of a process are written, and the next line that is says how many
 // were not. A refusal that comes after a seat was taken is always written.
 var refusals = map[string]bool{"duplicate": true, "level_full": true, "closed": true, "try_again": true}
 
-const refusalsLogged = 100
+// reads are the routes that people look at while they wait, several times for each
+// booking. What they answer when all is well is sampled in the same way; their objective
+// is in the counters.
+var reads = map[string]bool{"/": true, "/result": true, "/status.json": true, "/booking/{token}": true}
+
+const loggedPerSecond = 100
 
 type sampler struct {
 	second, n, dropped atomic.Int64
@@ -202,7 +216,7 @@ func (s *sampler) allow(now time.Time) (ok bool, dropped int64) {
 	if second := now.Unix(); s.second.Swap(second) != second {
 		s.n.Store(0)
 	}
-	if s.n.Add(1) > refusalsLogged {
+	if s.n.Add(1) > loggedPerSecond {
 		s.dropped.Add(1)
 		return false, 0
 	}
