@@ -338,7 +338,7 @@ func (d *drive) next() (errand, time.Duration, bool) {
 // unsent counts a booking that was due and was not sent any more.
 func (d *drive) unsent(e errand, now time.Duration) {
 	if e.due <= now && e.due < d.end && (e.what == errandBook || e.what == errandBeside) {
-		d.m.booking(d.began.Add(e.due), now-e.due, noAnswer(), e.what == errandBook)
+		d.m.booking(d.began.Add(e.due), now-e.due, noAnswer(), false)
 	}
 }
 
@@ -661,8 +661,8 @@ func (d *drive) run(ctx context.Context, e errand, buf *[]byte) {
 	case errandBeside:
 		d.runBeside(ctx, e, buf)
 	case errandBook:
-		if body, key, ok := d.compose(e.who, e.turn); ok {
-			d.heard(e.who, e.turn, d.ask(ctx, e.due, body, key, true, buf))
+		if body, key, again, ok := d.compose(e.who, e.turn); ok {
+			d.heard(e.who, e.turn, d.ask(ctx, e.due, body, key, !again, buf))
 		}
 	case errandPay:
 		d.pay(ctx, e, buf)
@@ -688,8 +688,8 @@ func (k errandKind) reads() int64 {
 	return 0
 }
 
-// ask sends a booking and notes its answer.
-func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key string, eligible bool, buf *[]byte) answer {
+// ask sends a booking and notes its answer; counts is whether the rate does.
+func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key string, counts bool, buf *[]byte) answer {
 	sent := d.now()
 	r := send(ctx, d.transport, d.post(body, key), bookWithin, buf)
 	a := noAnswer()
@@ -699,7 +699,7 @@ func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key str
 		a.lost = true
 	}
 	a.took = d.now() - sent
-	d.m.booking(d.began.Add(due), d.now()-due, a, eligible)
+	d.m.booking(d.began.Add(due), d.now()-due, a, counts)
 	return a
 }
 

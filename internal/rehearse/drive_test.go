@@ -551,6 +551,32 @@ func TestDrive_RetryAfterIsKept(t *testing.T) {
 	})
 }
 
+// A server that sends everybody away again and again has no higher rate for it.
+func TestDrive_RepeatsAreNotInTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := rehearse.Options{Seed: 1, Rate: 10, For: 20 * time.Second, Hold: 20 * time.Second, Candidates: 200}.Complete()
+		s := newSite(saleAt(0.1), o, o.Candidates)
+		s.first = func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+			refuse(w, 503, "try_again", "")
+			return true
+		}
+		c := rehearse.NewCrowd(o, saleAt(0.1))
+		r, _, _, err := drive(t, t.Context(), c, manyHands, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := c.Plan()
+		most := float64(plan["slots"]+plan["beside second"]) / o.For.Seconds()
+		if r.RateAchieved < o.Rate || r.RateAchieved > most {
+			t.Errorf("rate: got %v of %d answers, want the %v that were due to the %v with second clicks", r.RateAchieved, r.Answers["try_again"], o.Rate, most)
+		}
+		if n := r.Answers["try_again"]; n < 3*plan["slots"] {
+			t.Errorf("got %d answers, want several for each of %d", n, plan["slots"])
+		}
+	})
+}
+
 // A connection that breaks once the seat is taken is the server's error, and the client
 // does not cover it up by a repeat of its own.
 func TestDrive_CutOffWithASeatIsAServerError(t *testing.T) {

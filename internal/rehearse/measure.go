@@ -103,9 +103,10 @@ func (m *Measure) sent(after time.Duration) {
 	m.latest = max(m.latest, after)
 }
 
-// booking notes what a booking came to, which was due then and took so long. Eligible is
-// one of a candidate on the list with the right mail.
-func (m *Measure) booking(due time.Time, took time.Duration, a answer, eligible bool) {
+// booking notes what a booking came to, which was due then and took so long. The rate
+// counts one of a candidate on the list with the right mail, and no repeat by the page of
+// one that was told to try again: a server that sends everybody away would have a high one.
+func (m *Measure) booking(due time.Time, took time.Duration, a answer, counts bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	recordIn(m.answers, a.kind, took)
@@ -131,7 +132,7 @@ func (m *Measure) booking(due time.Time, took time.Duration, a answer, eligible 
 		s.other++
 	}
 	since := due.Sub(m.rushFrom)
-	if eligible && a.kind != kindNoAnswer && took <= answeredWithin && since >= 0 && since <= m.rushFor {
+	if counts && a.kind != kindNoAnswer && took <= answeredWithin && since >= 0 && since <= m.rushFor {
 		m.inRush++
 	}
 }
@@ -253,11 +254,11 @@ type answer struct {
 	status int    // 0 without one
 	after  time.Duration
 	// Of a seat, new or had before, while it can be paid.
-	payment, link, token string
-	left                 time.Duration
-	paid                 bool
-	took                 time.Duration // since it was sent
-	lost                 bool          // the connection broke or was silent, and not by our doing
+	payment, link, token, level string
+	left                        time.Duration
+	paid                        bool
+	took                        time.Duration // since it was sent
+	lost                        bool          // the connection broke or was silent, and not by our doing
 }
 
 // noAnswer is a connection that broke or was silent for too long.
@@ -310,13 +311,14 @@ func hear(status int, h http.Header, body []byte) answer {
 		PaymentID   string `json:"payment_id"`
 		BookingURL  string `json:"booking_url"`
 		SecondsLeft int    `json:"seconds_left"`
+		Level       string `json:"level"`
 		Paid        bool   `json:"paid"`
 	}
 	if json.Unmarshal(body, &seat) != nil {
 		a.kind = kindNoAnswer
 		return a
 	}
-	a.payment, a.link, a.paid = seat.PaymentID, seat.PaymentURL, seat.Paid
+	a.payment, a.link, a.level, a.paid = seat.PaymentID, seat.PaymentURL, seat.Level, seat.Paid
 	a.token = seat.BookingURL[strings.LastIndexByte(seat.BookingURL, '/')+1:]
 	a.left = time.Duration(seat.SecondsLeft) * time.Second
 	if status == http.StatusAccepted && a.payment != "" && a.link != "" && a.token != "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"time"
+
+	"holdfast/internal/app"
 )
 
 // Options are how a rehearsal is run. Complete fills in what is left out.
@@ -25,9 +27,14 @@ type Options struct {
 	Faults                   []Fault
 	// Candidates are on the list. 0: 40,000 times Scale.
 	Candidates int
-	// Target is a deployment's address; "" starts everything here.
+	// Target is a deployment's address, scheme and host; "" starts everything here.
 	Target string
-	// Dir is for what the run leaves: settings, stores, logs.
+	// Platform and Getenv are how an operator reaches the target, as a process of that
+	// platform with these settings; not needed without one.
+	Platform app.Platform
+	Getenv   func(string) string
+	// Dir is for what the run leaves: its sale and its list, and without a target settings,
+	// stores, logs.
 	Dir string
 	// Ctl runs one command of the operator's with these settings, as the program does,
 	// and returns its exit code.

@@ -345,14 +345,15 @@ func (d *drive) begin(who int32) (body []byte, key string, turn uint32, ok bool)
 	return d.body(who), d.ownKey(who), s.turn, true
 }
 
-// compose is a booking that a person repeats or makes anew.
-func (d *drive) compose(who int32, turn uint32) (body []byte, key string, ok bool) {
+// compose is a booking that a person makes anew, or that the page repeats.
+func (d *drive) compose(who int32, turn uint32) (body []byte, key string, again, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := &d.states[who]; s.turn != turn || s.phase != phaseAsking {
-		return nil, "", false
+	s := &d.states[who]
+	if s.turn != turn || s.phase != phaseAsking {
+		return nil, "", false, false
 	}
-	return d.body(who), d.ownKey(who), true
+	return d.body(who), d.ownKey(who), s.tries > 0, true
 }
 
 // composeAside is a booking beside a person's own course: the same again, or from
@@ -375,7 +376,8 @@ func (d *drive) heard(who int32, turn uint32, a answer) {
 	s := &d.states[who]
 	d.wasCutOff(s, a)
 	if a.kind == kindAdmitted {
-		d.m.held(Told{PaymentID: a.payment, Code: string(appendCode(nil, int(who))), Level: d.sale.Levels[s.level].ID})
+		// The answer's level: the person may wish for another one by now.
+		d.m.held(Told{PaymentID: a.payment, Code: string(appendCode(nil, int(who))), Level: a.level})
 	}
 	switch {
 	case a.link != "" && a.link != s.link: // a seat that is news

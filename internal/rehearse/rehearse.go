@@ -12,6 +12,7 @@ package rehearse
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/csv"
 	"encoding/json"
@@ -56,7 +57,8 @@ const (
 )
 
 // Run is the rehearsal. The report says whether every rule holds; an error means that it
-// could not be run to its end.
+// could not be run to its end, and the report has no verdict, or, where it has one, that
+// the deployment was not left as it should be.
 func Run(ctx context.Context, o Options) (_ Report, err error) {
 	o = o.Complete()
 	sale, err := saleOf(o)
@@ -65,11 +67,54 @@ func Run(ctx context.Context, o Options) (_ Report, err error) {
 	}
 	crowd := NewCrowd(o, sale)
 	d := &drill{Options: o, sale: sale, crowd: crowd, began: time.Now()}
-	if d.stage, err = StartLocal(ctx, o, sale); err != nil {
-		return Report{}, fmt.Errorf("start the deployment: %w", err)
+	if err := d.reach(ctx); err != nil {
+		return Report{}, err
 	}
-	defer func() { err = errors.Join(err, d.stage.Close()) }()
-	return d.run(ctx)
+	defer func() { err = errors.Join(err, d.on.Close()) }()
+	r, err := d.run(ctx)
+	if err != nil {
+		if left := d.on.left(ctx); left != "" {
+			err = fmt.Errorf("%w; %s", err, left)
+		}
+	}
+	return r, err
+}
+
+// deployment is what the day's script needs of the one that it runs on: a Stage of its
+// own, or a target that is there.
+type deployment interface {
+	// earlier tells of an earlier rehearsal whose sale is in force, and how many of its
+	// seats are paid, which a new beginning forgets.
+	earlier() (paid int, was bool)
+	Ctl(ctx context.Context, stdin string, args ...string) (stdout, stderr []byte, code int)
+	// prove is nil once the address that the crowd goes to has shown what Ctl has done.
+	prove(ctx context.Context) error
+	Sample(ctx context.Context) (Sample, error)
+	CPU() map[string]float64
+	SlowGateway(ctx context.Context, p99 time.Duration) error
+	Break(ctx context.Context, f Fault) (heal func(context.Context) error, err error)
+	// left says for a person how the sale stands that a rehearsal did not bring to its
+	// end, also when ctx has ended; "" when there is none any more.
+	left(ctx context.Context) string
+	Close() error
+}
+
+// reach starts a deployment, or looks at the target.
+func (d *drill) reach(ctx context.Context) error {
+	if d.Target != "" {
+		t, err := openTarget(ctx, d.Options, d.sale.Name)
+		if err != nil {
+			return fmt.Errorf("rehearse on %s: %w; nothing was changed there", d.Target, err)
+		}
+		d.on, d.site, d.gateway = t, t.url, t.gateway
+		return nil
+	}
+	s, err := StartLocal(ctx, d.Options, d.sale)
+	if err != nil {
+		return fmt.Errorf("start the deployment: %w", err)
+	}
+	d.on, d.site, d.gateway = s, s.URL, s.Gateway
+	return nil
 }
 
 // saleOf is the example sale at the rehearsal's scale.
@@ -92,8 +137,11 @@ type drill struct {
 	Options
 	sale  booking.Sale
 	crowd *Crowd
-	stage *Stage
 	began time.Time
+
+	on            deployment
+	site, gateway string // scheme and host
+	epoch         string // of the sale
 
 	mu      sync.Mutex
 	broken  int // faults that have happened
@@ -111,7 +159,11 @@ func (d *drill) mark(what string) {
 
 // command runs one of the operator's, and wants it done.
 func (d *drill) command(ctx context.Context, args ...string) ([]byte, error) {
-	out, said, code := d.stage.Ctl(ctx, "", args...)
+	return command(ctx, d.on, args...)
+}
+
+func command(ctx context.Context, on deployment, args ...string) ([]byte, error) {
+	out, said, code := on.Ctl(ctx, "", args...)
 	if code != 0 {
 		return out, fmt.Errorf("seatctl %s: exit status %d: %s", strings.Join(args, " "), code, bytes.TrimSpace(said))
 	}
@@ -122,6 +174,7 @@ func (d *drill) run(ctx context.Context) (Report, error) {
 	if err := d.prepare(ctx); err != nil {
 		return Report{}, err
 	}
+	d.slow(ctx, d.RushLatency)
 	m := NewMeasure(d.began)
 	sampling, endSampling := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -138,7 +191,7 @@ func (d *drill) run(ctx context.Context) (Report, error) {
 	go func() { broken <- d.breakThings(breaking, opened) }()
 	var calming sync.WaitGroup
 	calming.Go(func() { d.calm(breaking, opened.Add(d.For)) })
-	err := d.crowd.Drive(ctx, d.stage.URL, d.stage.Gateway, opened, m)
+	err := d.crowd.Drive(ctx, d.site, d.gateway, opened, m)
 	endFaults()
 	calming.Wait()
 	if err = errors.Join(err, <-broken); err != nil {
@@ -154,9 +207,7 @@ func (d *drill) run(ctx context.Context) (Report, error) {
 	}
 	d.mark("drained")
 	// The audit asks about every payment; how slow the gateway is has been seen.
-	if err := d.stage.SlowGateway(ctx, 0); err != nil {
-		return Report{}, err
-	}
+	d.slow(ctx, 0)
 	endSampling()
 	watching.Wait()
 	return d.report(ctx, m)
@@ -168,17 +219,35 @@ func (d *drill) prepare(ctx context.Context) error {
 	if err := errors.Join(os.WriteFile(saleFile, saleYAML(d.sale), 0o600), writeList(list, d.crowd.Candidates())); err != nil {
 		return fmt.Errorf("files of the rehearsal: %w", err)
 	}
-	for _, args := range [][]string{
-		{"sale", "apply", saleFile, "--yes", "--reason", reason},
-		{"reset", "--reason", reason, "--confirm", d.sale.Name},
-		{"candidates", "load", list, "--yes", "--reason", reason},
-	} {
+	apply := []string{"sale", "apply", saleFile, "--yes", "--reason", reason}
+	anew := []string{"reset", "--reason", reason, "--confirm", d.sale.Name}
+	load := []string{"candidates", "load", list, "--yes", "--reason", reason}
+	day := [][]string{apply, anew, load}
+	if paid, was := d.on.earlier(); was {
+		if paid > 0 {
+			anew = append(anew, "--with-paid", fmt.Sprintf("%s %d", d.sale.Name, paid))
+		}
+		// Its seats first: they could be more than this one has. Its list is a rehearsal's.
+		day = [][]string{anew, apply, append(load, "--allow-removals")}
+	}
+	for _, args := range day {
 		if _, err := d.command(ctx, args...); err != nil {
 			return err
 		}
 		d.mark(strings.Join(args[:min(2, len(args))], " "))
 	}
-	return nil
+	shown, err := d.command(ctx, "sale", "show", "--json")
+	if err != nil {
+		return err
+	}
+	var in struct {
+		Epoch string `json:"epoch"`
+	}
+	if err := json.Unmarshal(shown, &in); err != nil || in.Epoch == "" {
+		return fmt.Errorf("sale show: no epoch in %q: %w", shown, err)
+	}
+	d.epoch = in.Epoch
+	return d.on.prove(ctx)
 }
 
 func saleYAML(s booking.Sale) []byte {
@@ -211,7 +280,7 @@ func (d *drill) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		s, err := d.stage.Sample(ctx)
+		s, err := d.on.Sample(ctx)
 		if err != nil {
 			continue
 		}
@@ -233,7 +302,7 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time) error {
 			return nil
 		}
 		d.mark(string(f) + " breaks")
-		heal, err := d.stage.Break(ctx, f)
+		heal, err := d.on.Break(ctx, f)
 		if err != nil {
 			return fmt.Errorf("break %s: %w", f, err)
 		}
@@ -259,11 +328,16 @@ func (d *drill) calm(ctx context.Context, at time.Time) {
 	if !until(ctx, at) {
 		return
 	}
-	if err := d.stage.SlowGateway(ctx, d.TailLatency); err != nil && ctx.Err() == nil {
-		d.mark(fmt.Sprintf("the gateway stays slow: %v", err))
-		return
-	}
+	d.slow(ctx, d.TailLatency)
 	d.mark("the rush is over")
+}
+
+// slow has the gateway answer that slowly; of one that does not take it the report says
+// so.
+func (d *drill) slow(ctx context.Context, p99 time.Duration) {
+	if err := d.on.SlowGateway(ctx, p99); err != nil && ctx.Err() == nil {
+		d.mark(fmt.Sprintf("the gateway stays as slow as it is: %v", err))
+	}
 }
 
 // lasts is how long it stays broken.
@@ -292,7 +366,7 @@ func (d *drill) drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
 	for {
-		s, err := d.stage.Sample(ctx)
+		s, err := d.on.Sample(ctx)
 		open := 0
 		for phase, n := range s.Phases {
 			if phase != string(booking.PhasePaid) {
@@ -311,7 +385,7 @@ func (d *drill) drain(ctx context.Context) error {
 
 func (d *drill) report(ctx context.Context, m *Measure) (Report, error) {
 	r := Report{
-		Seed: d.Seed, Scale: d.Scale, Hold: d.Hold, For: d.For, Latency: d.RushLatency, Target: "local", Candidates: d.Candidates,
+		Seed: d.Seed, Scale: d.Scale, Hold: d.Hold, For: d.For, Latency: d.RushLatency, Target: cmp.Or(d.Target, "local"), Candidates: d.Candidates,
 		RateTarget: d.Rate, Cap: d.sale.Cap, Began: d.began.UTC(),
 		Machine: fmt.Sprintf("%d cores, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH),
 	}
@@ -328,7 +402,7 @@ func (d *drill) report(ctx context.Context, m *Measure) (Report, error) {
 	r.Rejections = m.Rejections()
 	late, most := m.Late()
 	r.SentLate, r.SentLateMost = late, float64(most)/float64(time.Millisecond)
-	r.CPU = d.stage.CPU()
+	r.CPU = d.on.CPU()
 	d.look(&r)
 	audit, err := d.audit(ctx)
 	if err != nil {
@@ -356,11 +430,9 @@ func (d *drill) look(r *Report) {
 			continue
 		}
 		r.QueueAgeMax = max(r.QueueAgeMax, s.QueueAge)
-		taken := 0
-		for _, n := range s.Phases {
-			taken += n
-		}
-		r.Oversold = max(r.Oversold, taken-d.sale.Cap)
+		// The counters, which are of one moment. A count of the rows takes a while, and may
+		// meet a seat where it was given back and again where it was sold.
+		r.Oversold = max(r.Oversold, s.Taken-d.sale.Cap)
 		for _, left := range s.Left {
 			r.Oversold = max(r.Oversold, -left)
 		}
@@ -370,7 +442,7 @@ func (d *drill) look(r *Report) {
 // audit is the operator's own, the gateway asked too. A broken rule is part of the
 // report and no error.
 func (d *drill) audit(ctx context.Context) (saleops.Report, error) {
-	out, said, code := d.stage.Ctl(ctx, "", "audit", "--gateway", "--rate", auditRate, "--json")
+	out, said, code := d.on.Ctl(ctx, "", "audit", "--gateway", "--rate", auditRate, "--json")
 	var a saleops.Report
 	if err := json.Unmarshal(out, &a); err != nil || code > 1 {
 		return a, fmt.Errorf("audit: exit status %d: %w: %s", code, err, bytes.TrimSpace(said))
@@ -378,8 +450,8 @@ func (d *drill) audit(ctx context.Context) (saleops.Report, error) {
 	return a, nil
 }
 
-// exported reads the booking store's records in that state, one column after the other
-// for each of them.
+// exported reads the booking store's records of this sale in that state, one column after
+// the other for each of them.
 func (d *drill) exported(ctx context.Context, state string, columns []string, each func(values []string)) error {
 	out, err := d.command(ctx, "bookings", "export", "--state", state)
 	if err != nil {
@@ -390,6 +462,7 @@ func (d *drill) exported(ctx context.Context, state string, columns []string, ea
 	if err != nil {
 		return fmt.Errorf("exported bookings: %w", err)
 	}
+	columns = append([]string{"epoch"}, columns...) // a target's store has earlier ones
 	at := make([]int, len(columns))
 	for i, name := range columns {
 		if at[i] = slices.Index(head, name); at[i] < 0 {
@@ -408,7 +481,9 @@ func (d *drill) exported(ctx context.Context, state string, columns []string, ea
 		for i := range at {
 			values[i] = row[at[i]]
 		}
-		each(values)
+		if values[0] == d.epoch {
+			each(values[1:])
+		}
 	}
 }
 
@@ -440,13 +515,17 @@ func (d *drill) sold(ctx context.Context, r *Report) error {
 func (d *drill) told(ctx context.Context, heard []Told) (Rule, error) {
 	known := map[Told]bool{}
 	err := d.exported(ctx, "all", []string{"payment_id", "code", "level"}, func(v []string) { known[Told{v[0], v[1], v[2]}] = true })
-	found := 0
+	var missing []Told
 	for _, t := range heard {
-		if known[t] {
-			found++
+		if !known[t] {
+			missing = append(missing, t)
 		}
 	}
-	return Rule{"told", "whoever was told of a seat has its record", fmt.Sprintf("%d of %d", found, len(heard)), found == len(heard)}, err
+	figure := fmt.Sprintf("%d of %d", len(heard)-len(missing), len(heard))
+	for _, t := range missing[:min(3, len(missing))] {
+		figure += fmt.Sprintf("; not %s, %s, %s", t.PaymentID, t.Code, t.Level)
+	}
+	return Rule{"told", "whoever was told of a seat has its record", figure, len(missing) == 0}, err
 }
 
 // judge adds the audit's rules and the rehearsal's own, and the verdict.

@@ -16,7 +16,8 @@ type Report struct {
 	Candidates int           `json:"candidates"`
 	// RateTarget is bookings a second in the rush; RateAchieved is how many of those by
 	// eligible candidates that were due in a second of the rush, on average, got a JSON
-	// answer of the contract within 8 s, whatever it said.
+	// answer of the contract within 8 s, whatever it said. What the page repeats by itself
+	// is not counted.
 	RateTarget   float64 `json:"rate_target"`
 	RateAchieved float64 `json:"rate_achieved"`
 
@@ -113,6 +114,7 @@ type Second struct {
 // Sample are a deployment's figures at one moment.
 type Sample struct {
 	Left        map[string]int     `json:"left"`   // seats by level
+	Taken       int                `json:"taken"`  // seats held or paid, at the same moment
 	Phases      map[string]int     `json:"phases"` // ledger rows
 	QueueAge    float64            `json:"queue_age_s"`
 	QueueDepth  int                `json:"queue_depth"`

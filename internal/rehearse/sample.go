@@ -8,10 +8,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"holdfast/internal/app"
 )
 
 // What a Sample and CPU call the processes that are no part.
@@ -30,14 +33,45 @@ const (
 	rowsShare = 50
 )
 
-// sampling is what one sample needs of those before it.
+// sampling takes a deployment's samples, of which each needs something of those before
+// it.
 type sampling struct {
-	at       time.Time
-	used     map[string]time.Duration // processor time of each process, by what is its own
-	spent    map[string]time.Duration // the same since the start, by name
-	counted  time.Time                // the rows
-	counting time.Duration            // how long that took
+	operator *app.Operator
+	taking   sync.Mutex    // one sample at a time, over what follows
+	counted  time.Time     // the rows
+	counting time.Duration // how long that took
 	phases   map[string]int
+
+	mu    sync.Mutex // all below
+	at    time.Time
+	used  map[string]time.Duration // processor time of each process, by what is its own
+	spent map[string]time.Duration // the same since the start, by name
+}
+
+// newSampling begins now: what this process has used before is not the rehearsal's.
+func newSampling() *sampling {
+	s := &sampling{at: time.Now(), used: map[string]time.Duration{}, spent: map[string]time.Duration{}}
+	s.used[processLoad], _ = processorTime(os.Getpid()) // 0 where the system does not tell
+	return s
+}
+
+// sample reads everything, and by processes what the processes have used.
+func (s *sampling) sample(ctx context.Context, processes func(context.Context, *Sample) error) (Sample, error) {
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sampleWithin)
+	defer cancel()
+	var out Sample
+	errs := []error{s.seats(ctx, &out), s.rows(ctx, &out)}
+	queue, err := s.operator.Ops.Queue.Stats(ctx)
+	if err == nil {
+		out.QueueAge, out.QueueDepth = queue.OldestAge.Seconds(), queue.Waiting+queue.InFlight
+	}
+	errs = append(errs, err, processes(ctx, &out))
+	if err := errors.Join(errs...); err != nil {
+		return out, fmt.Errorf("sample: %w", err)
+	}
+	return out, nil
 }
 
 // Sample reads the deployment's figures: seats and queue where they are decided, not
@@ -45,30 +79,17 @@ type sampling struct {
 // that a level sold over its cap is negative; a level whose counter is damaged is absent.
 // Phases are the last count of the rows, which are counted again when that has taken less
 // than a fiftieth of the time since. What could not be read is absent, and the error says
-// why; CPU is there in any case. Call it from one goroutine at a time; Break may be at
-// work meanwhile.
+// why; CPU is there in any case. Safe for concurrent use, also while Break is at work.
 func (s *Stage) Sample(ctx context.Context) (Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, sampleWithin)
-	defer cancel()
-	var out Sample
-	errs := []error{s.sampleSeats(ctx, &out), s.sampleRows(ctx, &out)}
-	queue, err := s.operator.Ops.Queue.Stats(ctx)
-	if err == nil {
-		out.QueueAge, out.QueueDepth = queue.OldestAge.Seconds(), queue.Waiting+queue.InFlight
-	}
-	errs = append(errs, err, s.sampleProcesses(ctx, &out))
-	if err := errors.Join(errs...); err != nil {
-		return out, fmt.Errorf("sample: %w", err)
-	}
-	return out, nil
+	return s.sampling.sample(ctx, s.sampleProcesses)
 }
 
-func (s *Stage) sampleSeats(ctx context.Context, out *Sample) error {
+func (s *sampling) seats(ctx context.Context, out *Sample) error {
 	f, err := s.operator.Gate.ReadStatus(ctx)
 	if err != nil {
 		return fmt.Errorf("seats: %w", err)
 	}
-	out.Left = map[string]int{}
+	out.Left, out.Taken = map[string]int{}, f.Total
 	for _, l := range f.Levels {
 		if l.Admitted >= 0 {
 			out.Left[l.ID] = l.Cap - l.Admitted
@@ -77,11 +98,10 @@ func (s *Stage) sampleSeats(ctx context.Context, out *Sample) error {
 	return nil
 }
 
-func (s *Stage) sampleRows(ctx context.Context, out *Sample) error {
+func (s *sampling) rows(ctx context.Context, out *Sample) error {
 	begun := time.Now()
-	last := &s.last
-	if begun.Sub(last.counted) < rowsShare*last.counting {
-		out.Phases = maps.Clone(last.phases)
+	if begun.Sub(s.counted) < rowsShare*s.counting {
+		out.Phases = maps.Clone(s.phases)
 		return nil
 	}
 	phases, told := map[string]int{}, map[string]bool{}
@@ -94,7 +114,7 @@ func (s *Stage) sampleRows(ctx context.Context, out *Sample) error {
 			phases[string(d.Row.Phase)]++
 		}
 	}
-	last.phases, last.counted, last.counting = phases, begun, time.Since(begun)
+	s.phases, s.counted, s.counting = phases, begun, time.Since(begun)
 	out.Phases = maps.Clone(phases)
 	return nil
 }
@@ -120,7 +140,7 @@ func (s *Stage) sampleProcesses(ctx context.Context, out *Sample) error {
 		if name != processPrimary && name != processReplica {
 			continue
 		}
-		info, err := askRedis(ctx, addr)
+		info, err := askRedis(ctx, redis.Options{Addr: addr})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
@@ -130,37 +150,39 @@ func (s *Stage) sampleProcesses(ctx context.Context, out *Sample) error {
 			out.RedisMemory = info.memory
 		}
 	}
-	out.CPU = s.account(names, used)
+	out.CPU = s.sampling.account(names, used)
 	return errors.Join(errs...)
 }
 
 // account turns what each process has used in all into the cores that were in use since
 // the last time.
-func (s *Stage) account(names map[string]string, used map[string]time.Duration) map[string]float64 {
+func (s *sampling) account(names map[string]string, used map[string]time.Duration) map[string]float64 {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since := now.Sub(s.last.at).Seconds()
+	since := now.Sub(s.at).Seconds()
 	cores := map[string]float64{}
 	for id, total := range used {
 		// A server that was made since began at nothing.
-		delta := max(0, total-s.last.used[id])
-		s.last.used[id] = total
-		s.last.spent[names[id]] += delta
+		delta := max(0, total-s.used[id])
+		s.used[id] = total
+		s.spent[names[id]] += delta
 		cores[names[id]] += delta.Seconds() / since
 	}
-	s.last.at = now
+	s.at = now
 	return cores
 }
 
 // CPU is the processor time in seconds that each process has used from the start to the
 // last sample, by the names of Sample.CPU. Those that were killed count. Safe for
 // concurrent use.
-func (s *Stage) CPU() map[string]float64 {
+func (s *Stage) CPU() map[string]float64 { return s.sampling.cpu() }
+
+func (s *sampling) cpu() map[string]float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[string]float64{}
-	for name, spent := range s.last.spent {
+	for name, spent := range s.spent {
 		all[name] = spent.Seconds()
 	}
 	return all
@@ -172,13 +194,13 @@ type redisInfo struct {
 	used   time.Duration // processor time, of all its threads
 }
 
-// askRedis asks one server past any front, on a connection of its own.
-func askRedis(ctx context.Context, addr string) (redisInfo, error) {
-	rdb := redis.NewClient(&redis.Options{
-		Addr: addr, Protocol: 2, PoolSize: 1, MaxRetries: -1, DisableIdentity: true, ContextTimeoutEnabled: true,
-		DialTimeout: time.Second, DialerRetries: 1,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+// askRedis asks one server past any front, on a connection of its own; o is where and as
+// whom.
+func askRedis(ctx context.Context, o redis.Options) (redisInfo, error) {
+	o.Protocol, o.PoolSize, o.MaxRetries, o.DisableIdentity, o.ContextTimeoutEnabled = 2, 1, -1, true, true
+	o.DialTimeout, o.DialerRetries = time.Second, 1
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	rdb := redis.NewClient(&o)
 	defer rdb.Close()
 	var text string
 	for _, section := range []string{"memory", "cpu"} { // one at a time, as every version understands

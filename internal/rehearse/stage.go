@@ -40,6 +40,7 @@ const (
 	gatewaySlots = 3000
 	storeFile    = "store.db"
 	queueFile    = "queue.db"
+	settingsPath = "/mock/settings" // of the mock (docs/mockgateway.md)
 )
 
 // Stage is a deployment of a rehearsal's own, on loopback only: a Redis primary with a
@@ -57,16 +58,15 @@ type Stage struct {
 	o        Options
 	env      map[string]string // the operator's
 	client   *http.Client
-	operator *app.Operator
+	sampling *sampling
 	api      *part
 	worker   *part
 	gateway  *part
 	front    *front // nil without FaultRedis: the plain run has nothing in its way
 	data     string
 	close    func() error
-	last     sampling
 
-	mu          sync.Mutex // pair, and what the processes have used
+	mu          sync.Mutex // all below
 	pair        *redisproc.Pair
 	unlockQueue func() error // while the queue is out
 
@@ -90,10 +90,9 @@ func StartLocal(ctx context.Context, o Options, sale booking.Sale) (_ *Stage, er
 	}
 	s := &Stage{
 		o: o, data: dir, Logs: filepath.Join(dir, "logs"), settingsFile: filepath.Join(dir, "gateway.json"),
-		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
-		last:   sampling{used: map[string]time.Duration{}, spent: map[string]time.Duration{}},
+		client:   &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
+		sampling: newSampling(),
 	}
-	s.last.used[processLoad], _ = processorTime(os.Getpid()) // what it used before is not the stage's
 	s.close = sync.OnceValue(s.end)
 	if _, err := os.Stat(filepath.Join(dir, storeFile)); err == nil {
 		return nil, fmt.Errorf("%s has a booking store already: a rehearsal wants a folder of its own", dir)
@@ -236,12 +235,12 @@ func (s *Stage) startGateway(ctx context.Context) error {
 }
 
 func (s *Stage) startAPI(ctx context.Context) error {
-	return s.startPart(ctx, s.api, func(ctx context.Context) error { return s.answers(ctx, s.URL+"/health") })
+	return s.startPart(ctx, s.api, func(ctx context.Context) error { return answers(ctx, s.client, s.URL+"/health") })
 }
 
 func (s *Stage) startWorker(ctx context.Context) error {
 	_, metrics, _ := strings.Cut(s.env["HOLDFAST_METRICS_URLS"], ",")
-	return s.startPart(ctx, s.worker, func(ctx context.Context) error { return s.answers(ctx, metrics) })
+	return s.startPart(ctx, s.worker, func(ctx context.Context) error { return answers(ctx, s.client, metrics) })
 }
 
 // startPart starts a part and waits until it does its work.
@@ -255,12 +254,12 @@ func (s *Stage) startPart(ctx context.Context, p *part, ready func(ctx context.C
 }
 
 // answers is nil when a GET there is answered with 200.
-func (s *Stage) answers(ctx context.Context, url string) error {
+func answers(ctx context.Context, client *http.Client, url string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := s.client.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return err
 	}
@@ -277,7 +276,7 @@ var errNotMock = errors.New("the gateway there does not say that it is the mock:
 // isMock is nil when the mock gateway answers at that base URL, errNotMock when somebody
 // else does.
 func isMock(ctx context.Context, client *http.Client, gateway string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/mock/settings", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+settingsPath, nil)
 	if err != nil {
 		return err
 	}
@@ -300,7 +299,7 @@ func (s *Stage) openOperator(ctx context.Context) error {
 		return fmt.Errorf("settings:\n%w", err)
 	}
 	// What goes wrong in a reading is its error.
-	if s.operator, err = app.OpenOperator(ctx, app.OpenLocal, cfg, nil, slog.New(slog.DiscardHandler)); err != nil {
+	if s.sampling.operator, err = app.OpenOperator(ctx, app.OpenLocal, cfg, nil, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
 	if err := os.WriteFile(s.envFile(), config.FormatEnv(s.env), 0o600); err != nil {
@@ -323,6 +322,15 @@ func (s *Stage) Ctl(ctx context.Context, stdin string, args ...string) (stdout, 
 	code = s.o.Ctl(ctx, args, s.getenv, strings.NewReader(stdin), &out, &said)
 	return out.Bytes(), said.Bytes(), code
 }
+
+// earlier is none: the folder is new.
+func (s *Stage) earlier() (paid int, was bool) { return 0, false }
+
+// prove has nothing to prove: it has set both sides itself.
+func (s *Stage) prove(context.Context) error { return nil }
+
+// left is nothing: it goes with its processes.
+func (s *Stage) left(context.Context) string { return "" }
 
 // SlowGateway has the gateway's answers take that long at the 99th percentile from now
 // on, log-normally, with a median of a tenth of it. While the gateway is out it takes
@@ -351,22 +359,27 @@ func (s *Stage) setGateway(ctx context.Context, change func(*mockgateway.Setting
 	if !s.gateway.running() {
 		return nil
 	}
-	body, err := json.Marshal(s.settings)
+	return putSettings(ctx, s.client, s.Gateway, s.settings)
+}
+
+// putSettings replaces the mock's.
+func putSettings(ctx context.Context, client *http.Client, gateway string, settings mockgateway.Settings) error {
+	body, err := json.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("settings of the gateway: %w", err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPut, s.Gateway+"/mock/settings", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, gateway+settingsPath, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("settings of the gateway: %w", err)
 	}
-	resp, err := s.client.Do(r)
+	resp, err := client.Do(r)
 	if err != nil {
 		return fmt.Errorf("settings of the gateway: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // as far as it comes
-		return fmt.Errorf("settings of the gateway: %s: %s", resp.Status, said)
+		return fmt.Errorf("settings of the gateway: %s: %s", resp.Status, bytes.TrimSpace(said))
 	}
 	return nil
 }
@@ -404,8 +417,8 @@ func (s *Stage) end() error {
 			errs = append(errs, e.part.end(syscall.SIGTERM, e.within), e.part.trouble())
 		}
 	}
-	if s.operator != nil {
-		errs = append(errs, s.operator.Close())
+	if s.sampling.operator != nil {
+		errs = append(errs, s.sampling.operator.Close())
 		if err := os.Remove(s.envFile()); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -34,7 +34,7 @@ const candidates = 600
 
 func testSale() booking.Sale { return booking.Sale{Name: "stage-test"} }
 
-const testSaleFile = `name: stage-test
+const testSaleFile = `
 title: "Stage"
 currency: BDT
 cap: 400
@@ -87,13 +87,19 @@ func newWorld(t *testing.T, faults ...rehearse.Fault) *world {
 // open puts the sale into force by the operator's commands.
 func (w *world) open(t *testing.T) {
 	t.Helper()
+	w.openAs(t, testSale().Name)
+}
+
+// openAs does so under another name.
+func (w *world) openAs(t *testing.T, name string) {
+	t.Helper()
 	dir := t.TempDir()
 	sale, list := filepath.Join(dir, "sale.yaml"), filepath.Join(dir, "candidates.csv")
 	rows := "code,email\n"
 	for i := range candidates {
 		rows += fmt.Sprintf("%s,%s\n", code(i), email)
 	}
-	if err := errors.Join(os.WriteFile(sale, []byte(testSaleFile), 0o600), os.WriteFile(list, []byte(rows), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(sale, []byte("name: "+name+testSaleFile), 0o600), os.WriteFile(list, []byte(rows), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
