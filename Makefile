@@ -2,7 +2,7 @@
 GOLANGCI_LINT = go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check build run
+.PHONY: help setup test check build run profile
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,3 +23,9 @@ build: ## static programs in bin/
 
 run: ## everything in one process: page, API, worker, reconciler, mock gateway
 	go run ./cmd/local
+
+profile: ## processor profiles of the rush and of the rejection path in build/, for go tool pprof; two minutes
+	@mkdir -p build
+	go build -o build/seatctl ./cmd/seatctl
+	build/seatctl rehearse --scale 0.4 --hold 10s --profile build/rush.pprof --out build/rush.html
+	build/seatctl bench hotpath --profile build/reject.pprof > build/reject.json

@@ -24,13 +24,15 @@ import (
 // lone request waits for nobody, order of arrival is kept, and a batch whose
 // WAIT is slow holds up no other.
 //
-// A batch grows with the time that a turn takes. On a machine that has too much to do a
-// turn takes a hundred times as long, and with a small bound on it next to nobody would
-// be admitted just then. One run of the script is short whatever the batch, so that
-// Redis serves others in between.
+// Small batches keep Redis and the process at work at the same time. But on a machine that
+// has too much to do a turn takes a hundred times as long, and with a small bound on it
+// next to nobody would be admitted just then: when many wait, a turn takes along all of
+// them. One run of the script is short whatever the batch, so that Redis serves others in
+// between.
 const (
-	runMost      = 32                    // admissions in one run of the script
-	batchMost    = 32 * runMost          // in one pipeline
+	runMost      = 32                    // admissions in one run of the script, and in one pipeline
+	crowd        = 8 * runMost           // with more that wait, a pipeline has as many runs as it takes
+	batchMost    = 32 * runMost          // in one pipeline, even so
 	waitingMost  = 8192                  // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second           // one pipeline
 	batchTries   = 5                     // times a batch is sent, each on another connection
@@ -186,7 +188,10 @@ func (q *group) join(j *job) (place, error) {
 func (q *group) take() []*job {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.waiting), batchMost)
+	n := min(len(q.waiting), runMost)
+	if len(q.waiting) > crowd {
+		n = min(len(q.waiting), batchMost)
+	}
 	batch := make([]*job, 0, n)
 	for _, j := range q.waiting[:n] {
 		if !j.gone {

@@ -113,12 +113,12 @@ func TestPipelines_ScriptsForgotten(t *testing.T) {
 	})
 }
 
-// A turn takes along all who wait, in several runs of the script and with one WAIT: the
+// When many wait a turn takes along all of them, in several runs of the script and with one WAIT: the
 // longer turns take, on a machine with too much to do, the more each does.
 func TestBatch_TakesAlongAllWhoWait(t *testing.T) {
 	onEach(t, func(t *testing.T, fresh func(t *testing.T) *ledger) {
 		l := fresh(t)
-		const many, seats = 200, 150
+		const many, seats = 300, 250
 		sale := l.sell(t, many, seats)
 		before := l.pipelines(t)
 		c, release, heard := newTally(), l.HoldTurn(), make(chan struct{})

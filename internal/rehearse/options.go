@@ -39,6 +39,9 @@ type Options struct {
 	// Ctl runs one command of the operator's with these settings, as the program does,
 	// and returns its exit code.
 	Ctl func(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int
+	// Profile, if not nil, gets the API's processor profile of the rush, as pprof reads it.
+	// Not with a target, whose processes are not ours to look into.
+	Profile io.Writer
 	// Log is told how far it is, for a person.
 	Log io.Writer
 }

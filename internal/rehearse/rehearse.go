@@ -93,6 +93,8 @@ type deployment interface {
 	CPU() map[string]float64
 	SlowGateway(ctx context.Context, p99 time.Duration) error
 	Break(ctx context.Context, f Fault) (heal func(context.Context) error, err error)
+	// profile writes the API's processor profile of that time from now.
+	profile(ctx context.Context, lasts time.Duration, to io.Writer) error
 	// left says for a person how the sale stands that a rehearsal did not bring to its
 	// end, also when ctx has ended; "" when there is none any more.
 	left(ctx context.Context) string
@@ -191,6 +193,13 @@ func (d *drill) run(ctx context.Context) (Report, error) {
 	go func() { broken <- d.breakThings(breaking, opened) }()
 	var calming sync.WaitGroup
 	calming.Go(func() { d.calm(breaking, opened.Add(d.For)) })
+	if d.Profile != nil {
+		calming.Go(func() {
+			if err := d.on.profile(breaking, d.For, d.Profile); err != nil && breaking.Err() == nil {
+				d.mark(fmt.Sprintf("no profile: %v", err))
+			}
+		})
+	}
 	err := d.crowd.Drive(ctx, d.site, d.gateway, opened, m)
 	endFaults()
 	calming.Wait()

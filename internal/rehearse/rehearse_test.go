@@ -1,6 +1,7 @@
 package rehearse_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -27,8 +28,9 @@ func TestRun_SellsAndEveryRuleOfTheContractHolds(t *testing.T) {
 	testenv.NeedServer(t)
 	dir := t.TempDir()
 	var said strings.Builder
+	var profile bytes.Buffer
 	r, err := rehearse.Run(t.Context(), rehearse.Options{
-		Seed: 7, Scale: 0.05, Dir: dir, Log: &said,
+		Seed: 7, Scale: 0.05, Dir: dir, Log: &said, Profile: &profile,
 		Ctl: func(ctx context.Context, args []string, getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 			return seatctl.Run(ctx, app.Local(), args, getenv, stdin, stdout, stderr)
 		},
@@ -38,6 +40,10 @@ func TestRun_SellsAndEveryRuleOfTheContractHolds(t *testing.T) {
 	}
 	if r.Cap != 1035 || r.Sold == 0 || r.HoldsCreated <= r.Sold || r.Answers["202"] < r.HoldsCreated {
 		t.Errorf("got %d of %d sold over %d holds and %d admissions told, want a sale with lapses", r.Sold, r.Cap, r.HoldsCreated, r.Answers["202"])
+	}
+	// Profiles are gzip files (github.com/google/pprof/proto).
+	if !bytes.HasPrefix(profile.Bytes(), []byte{0x1f, 0x8b}) {
+		t.Errorf("profile: got %d bytes, want one", profile.Len())
 	}
 	if r.Oversold != 0 || r.DoubleBooked != 0 || r.UnaccountedPayments != 0 || r.Leaked != 0 || r.ServerErrors != 0 {
 		t.Errorf("got %d oversold, %d double booked, %d unaccounted, %d leaked, %d server errors, want none",

@@ -270,6 +270,26 @@ func answers(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
+// profile is the API's own, of its admin port.
+func (s *Stage) profile(ctx context.Context, lasts time.Duration, to io.Writer) error {
+	admin, _, _ := strings.Cut(s.env["HOLDFAST_METRICS_URLS"], "/metrics")
+	seconds := max(1, int(lasts.Seconds()))
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/debug/pprof/profile?seconds="+strconv.Itoa(seconds), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultTransport.RoundTrip(r) // the stage's client would not wait for it
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("profile of the API: %s", resp.Status)
+	}
+	_, err = io.Copy(to, resp.Body)
+	return err
+}
+
 // errNotMock says that money might move.
 var errNotMock = errors.New("the gateway there does not say that it is the mock: a rehearsal runs against nothing else")
 

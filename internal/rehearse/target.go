@@ -264,6 +264,11 @@ func (t *target) Break(context.Context, Fault) (func(context.Context) error, err
 	return nil, errNotOurs
 }
 
+// profile is nobody's but the processes' own operator's.
+func (*target) profile(context.Context, time.Duration, io.Writer) error {
+	return errors.New("a rehearsal looks into no process that it has not started: run one with a profile without a target")
+}
+
 // left says how the sale stands, for whoever has interrupted its rehearsal.
 func (t *target) left(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sampleWithin)

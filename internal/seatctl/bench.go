@@ -1,6 +1,10 @@
 package seatctl
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/pprof"
 	"time"
 
 	"holdfast/internal/bench"
@@ -30,10 +34,26 @@ Example:
   seatctl bench hotpath --json > hotpath.json`
 }
 
-type hotpathCommand struct{ benchFlags }
+type hotpathCommand struct {
+	benchFlags
+	Profile string `help:"Write this process's processor profile into this file, for go tool pprof." placeholder:"FILE"`
+}
 
 // Run is the command.
-func (*hotpathCommand) Run(s *session) error {
+func (c *hotpathCommand) Run(s *session) (err error) {
+	if c.Profile != "" {
+		out, err := os.Create(c.Profile)
+		if err != nil {
+			return fmt.Errorf("--profile: %w", err)
+		}
+		if err := pprof.StartCPUProfile(out); err != nil {
+			return errors.Join(err, out.Close())
+		}
+		defer func() {
+			pprof.StopCPUProfile()
+			_ = out.Close() // StopCPUProfile has no error either
+		}()
+	}
 	r, err := bench.Hotpath(s.ctx, s.stderr)
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ type rehearseCommand struct {
 	Target     string        `help:"Rehearse on the deployment at this address, whose gateway must be the mock, and not on one of its own." placeholder:"URL"`
 	Out        string        `help:"Write the report into this file." default:"rehearsal.html" placeholder:"FILE"`
 	Keep       string        `help:"Keep the rehearsal's files in this new folder, and its own deployment's and the logs." placeholder:"DIR"`
+	Profile    string        `help:"Write the API's processor profile of the rush into this file, for go tool pprof." placeholder:"FILE"`
 	JSON       bool          `help:"Print the report as one JSON document."`
 }
 
@@ -67,6 +68,8 @@ func (c *rehearseCommand) Run(s *session) (err error) {
 		return errors.New("--data: a rehearsal starts a deployment of its own: give --target URL too, to rehearse on that one")
 	case c.Target != "" && len(c.Faults) > 0:
 		return errors.New("--faults: a rehearsal breaks nothing that it has not started: leave --target out")
+	case c.Target != "" && c.Profile != "":
+		return errors.New("--profile: a rehearsal looks into no process that it has not started: leave --target out")
 	}
 	o := rehearse.Options{
 		Seed: c.Seed, Scale: c.Scale, Rate: c.Rate, For: c.For, Hold: c.Hold, Candidates: c.Candidates, RushLatency: c.Latency,
@@ -116,6 +119,14 @@ func (c *rehearseCommand) Run(s *session) (err error) {
 		return fmt.Errorf("--out: %w", err)
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
+	if c.Profile != "" {
+		profile, err := os.Create(c.Profile)
+		if err != nil {
+			return fmt.Errorf("--profile: %w", err)
+		}
+		defer func() { _ = profile.Close() }() // a profile that is cut short tells pprof so
+		o.Profile = profile
+	}
 	r, trouble := rehearse.Run(s.ctx, o)
 	if r.Verdict == "" {
 		if os.Remove(o.Dir) == nil { // it was empty

@@ -14,10 +14,11 @@ func TestRehearse_RefusesWhatGoesNotTogether(t *testing.T) {
 		args []string
 		want string
 	}{
-		"FaultsOfOthers": {[]string{"--target", there, "--faults", "api"}, "--faults: a rehearsal breaks nothing that it has not started"},
-		"DataAlone":      {[]string{"--data", t.TempDir()}, "--data: a rehearsal starts a deployment of its own: give --target URL too"},
-		"DataOfNobody":   {[]string{"--target", there, "--data", t.TempDir()}, "is cmd/local running on this folder"},
-		"NoSettings":     {[]string{"--target", there}, "HOLDFAST_GATEWAY_URL: required"},
+		"FaultsOfOthers":  {[]string{"--target", there, "--faults", "api"}, "--faults: a rehearsal breaks nothing that it has not started"},
+		"ProfileOfOthers": {[]string{"--target", there, "--profile", out + ".pprof"}, "--profile: a rehearsal looks into no process that it has not started"},
+		"DataAlone":       {[]string{"--data", t.TempDir()}, "--data: a rehearsal starts a deployment of its own: give --target URL too"},
+		"DataOfNobody":    {[]string{"--target", there, "--data", t.TempDir()}, "is cmd/local running on this folder"},
+		"NoSettings":      {[]string{"--target", there}, "HOLDFAST_GATEWAY_URL: required"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
