@@ -204,12 +204,15 @@ func pageZeros(r Report) []pageFigure {
 func pageFigures(r Report) []pageFigure {
 	figures := append([]pageFigure{
 		{Name: "rate achieved", Value: sayRate(r.RateAchieved), Note: "bookings a second, of " + sayRate(r.RateTarget) + " due in the rush"},
-		took("rejections", "p50 / p99 of every clear no", r.Rejections),
-		took("admissions", "p50 / p99", r.LatencyMS[kindAdmitted]),
+		took("rejections", "p50 of every clear no", r.Rejections),
+		took("admissions", "p50 to the payment link", r.LatencyMS[kindAdmitted]),
 		{Name: "queue", Value: saySeconds(r.QueueAgeMax), Note: "age of the oldest message, at most"},
 		{Name: "server errors", Value: sayCount(r.ServerErrors), Note: "wrong 5xx, or cut off with a seat"},
 		{Name: "store throttles", Value: sayCount(r.StoreThrottles), Note: "writes that the store put off"},
 	}, pageZeros(r)...)
+	if !ofItsOwn(r) { // its store's metrics are its operator's
+		figures = slices.DeleteFunc(figures, func(f pageFigure) bool { return f.Name == "store throttles" })
+	}
 	for i := range figures {
 		f := &figures[i]
 		for _, rule := range r.Rules {
@@ -224,12 +227,15 @@ func pageFigures(r Report) []pageFigure {
 	return figures
 }
 
+// ofItsOwn tells a rehearsal that started its deployment from one on a target.
+func ofItsOwn(r Report) bool { return r.Target == "" || r.Target == "local" }
+
 // took is how long answers took.
 func took(name, note string, p Percentiles) pageFigure {
 	if p.Count == 0 {
 		return pageFigure{Name: name, Value: "none"}
 	}
-	return pageFigure{Name: name, Value: sayMS(p.P50) + " / " + sayMS(p.P99), Note: note}
+	return pageFigure{Name: name, Value: sayMS(p.P50), Note: note + "; p99 " + sayMS(p.P99)}
 }
 
 // pageMeanings says what the answers to a booking mean; kinds without one are told as they
@@ -314,7 +320,7 @@ func pageCommand(r Report) string {
 	if len(r.Faults) > 0 {
 		args = append(args, "--faults", strings.Join(r.Faults, ","))
 	}
-	if r.Target != "" && r.Target != "local" {
+	if !ofItsOwn(r) {
 		args = append(args, "--target", r.Target)
 	}
 	for i, a := range args {

@@ -639,6 +639,15 @@ func TestPage_CommandRepeatsTheRun(t *testing.T) {
 	}
 }
 
+func TestPage_ClaimsNothingOfAStoreThatItCannotSee(t *testing.T) {
+	t.Parallel()
+	r := played()
+	r.Target = "https://rehearsal.example.org"
+	if _, root := pageOf(t, r); strings.Contains(root.text(), "store throttles") {
+		t.Error("of a target: got store throttles, want none told")
+	}
+}
+
 func TestPage_FiguresAsPeopleReadThem(t *testing.T) {
 	t.Parallel()
 	_, root := pageOf(t, played())
@@ -646,7 +655,7 @@ func TestPage_FiguresAsPeopleReadThem(t *testing.T) {
 	for _, want := range []string{
 		"1 December 2026, 04:00:00 UTC", "20,700 of 20,700", "holds created 31,642",
 		"rate achieved 2,031 bookings a second, of 2,000 due in the rush",
-		"rejections 3.2 ms / 41 ms p50 / p99 of every clear no", "admissions 212 ms / 4.2 s p50 / p99",
+		"rejections 3.2 ms p50 of every clear no; p99 41 ms", "admissions 212 ms p50 to the payment link; p99 4.2 s", "store throttles 0",
 		"queue 1.7 s", "202 admitted 31,642", "50.2 %", "212.0 1,830.0 4,210.0 6,120.4 7,411.0",
 		"no_answer no answer of the contract 3", "status.json 160,771 0.9 3.1", "load (the rehearsal itself) 171.3", "40,000", "2 cores, go1.26.8, linux/amd64", "length 5:24 min",
 	} {

@@ -243,7 +243,8 @@ func (d *drill) prepare(ctx context.Context) error {
 		if _, err := d.command(ctx, args...); err != nil {
 			return err
 		}
-		d.mark(strings.Join(args[:min(2, len(args))], " "))
+		flags := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") })
+		d.mark(strings.Join(args[:min(2, flags)], " "))
 	}
 	shown, err := d.command(ctx, "sale", "show", "--json")
 	if err != nil {
