@@ -364,6 +364,9 @@ func noScript(err error) bool { return err != nil && strings.HasPrefix(err.Error
 // retryable tells a broken connection or a server that is not ready, where
 // another connection may do better, from an answer and from the caller's end.
 func retryable(err error) bool {
+	if errors.Is(err, redis.ErrPoolTimeout) {
+		return true // nothing was sent
+	}
 	var redisErr redis.Error
 	if errors.As(err, &redisErr) {
 		for _, prefix := range []string{"LOADING ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "ERR max number of clients"} {

@@ -523,8 +523,9 @@ func (g *Gate) runBatch(ctx context.Context, conn *redis.Conn, batch []*job, ask
 	wait := waitFor(ctx, asked)
 	g.sendRuns(ctx, conn, runs, wait)
 	if forgotten := slices.IndexFunc(runs, func(r *redis.Cmd) bool { return noScript(r.Err()) }); forgotten >= 0 {
-		// The first of them brings the source, and with it the others' script. One run's
-		// answers stand; who is behind it in this pipeline was behind it in the last.
+		// The first of them brings the source, and with it the others' script. What other
+		// runs were answered stands: they may have been behind, where somebody else had
+		// brought the script in between.
 		verb, script := "EVAL", admitScript.source
 		for i := forgotten; i < len(runs); i++ {
 			if noScript(runs[i].Err()) {
@@ -650,6 +651,8 @@ func (g *Gate) undoOn(conn *redis.Conn, seats []seatToUndo) {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	pipe := conn.Pipeline()
+	run := pipe.Eval // the first brings the source for the others
+	by := undoScript.source
 	var errs []error
 	for _, s := range seats {
 		row, err := answer{detail: s.row}.row()
@@ -659,7 +662,8 @@ func (g *Gate) undoOn(conn *redis.Conn, seats []seatToUndo) {
 		}
 		// The row's level is the request's: a take-over keeps it.
 		keys := append(g.keys.base(), g.keys.total(), g.keys.level(s.level))
-		pipe.Eval(ctx, undoScript.source, keys, g.offset().Milliseconds(), s.code, row.Attempt, s.level)
+		run(ctx, by, keys, g.offset().Milliseconds(), s.code, row.Attempt, s.level)
+		run, by = pipe.EvalSha, undoScript.sha
 	}
 	_, err := pipe.Exec(ctx)
 	if err := errors.Join(append(errs, err)...); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -19,9 +20,23 @@ import (
 // demoted or cut off would go on refusing from what it had, and its connections
 // never break.
 //
+// The same ends connections whose other end is gone without a word, behind a firewall
+// that has forgotten them: each would hold up whoever takes it until the read times out,
+// one after the other. Two time-outs with no answer between them, and all are made anew.
+//
 // It travels as the client's redis.Limiter, which hears the result of every
 // command whoever sent it, and where a Gate on the same client finds it.
-type cohorts struct{ current atomic.Int64 }
+type cohorts struct {
+	current  atomic.Int64
+	silences atomic.Int64 // since the last answer
+	retired  atomic.Int64 // for silence, Unix ns
+}
+
+const (
+	silencesMost = 2
+	// retireEvery bounds how often a server that is only slow is dialled anew.
+	retireEvery = 5 * time.Second
+)
 
 // retire has every connection made so far closed instead of handed out again.
 // Calls in flight on them go on. Safe to repeat.
@@ -32,9 +47,24 @@ func (c *cohorts) Allow() error { return nil }
 
 // ReportResult hears the result of a command, or of the first of a pipeline.
 func (c *cohorts) ReportResult(err error) {
-	if notPrimary(err) {
+	switch {
+	case err == nil:
+		c.silences.Store(0)
+	case notPrimary(err):
 		c.retire()
+	case timedOut(err) && c.silences.Add(1) >= silencesMost:
+		now, last := time.Now().UnixNano(), c.retired.Load()
+		if now-last >= int64(retireEvery) && c.retired.CompareAndSwap(last, now) {
+			c.silences.Store(0)
+			c.retire()
+		}
 	}
+}
+
+// timedOut tells a connection that was there and did not answer in time.
+func timedOut(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, os.ErrDeadlineExceeded) && errors.As(err, &op) && op.Op == "read"
 }
 
 // notPrimary tells whether a reply says that its server is not the primary, or
@@ -58,7 +88,7 @@ type conn struct {
 	cohorts *cohorts
 }
 
-var errRetired = errors.New("this connection was made before the primary was replaced")
+var errRetired = errors.New("this connection was made before the primary was replaced, or fell silent")
 
 // SyscallConn gives the health check the socket under TLS, and an error when the
 // connection is retired.

@@ -53,18 +53,3 @@ func (g *Gate) SetBreakerRun(n int) {
 	defer g.breaker.mu.Unlock()
 	g.breaker.run = n
 }
-
-// PipelinesMost is how many pipelines of a kind may be under way.
-const PipelinesMost = pipelinesMost
-
-// Crowded tells whether as many pipelines of a kind are under way as may be, and how many
-// calls wait behind them.
-func (g *Gate) Crowded() (waiting int, crowded bool) {
-	for _, l := range []*lane{&g.writes, &g.reads} {
-		l.mu.Lock()
-		waiting += len(l.waiting)
-		crowded = crowded || l.underWay == pipelinesMost
-		l.mu.Unlock()
-	}
-	return waiting, crowded
-}

@@ -2,6 +2,9 @@ package admission
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -15,8 +18,12 @@ import (
 // to do run out of connections, since each is then held for long, and a payment that was
 // already made would find none.
 const (
-	pipelinesMost = 8   // of a kind under way
+	pipelinesMost = 8   // of a kind under way, but for those that are stuck
 	togetherMost  = 128 // calls in one
+	// A pipeline that takes longer than stuckAfter lets another begin: it may have a
+	// connection whose other end is gone without a word, and the next one too.
+	stuckAfter = 100 * time.Millisecond
+	stuckMost  = 64
 )
 
 // lane is one kind of call. The zero value is not ready: it needs send.
@@ -25,7 +32,8 @@ type lane struct {
 
 	mu       sync.Mutex
 	waiting  []*errand
-	underWay int
+	underWay int // but for those that are stuck
+	stuck    int
 }
 
 // errand is one command on its way.
@@ -34,43 +42,88 @@ type errand struct {
 	args   []any           // of EVALSHA, or of a plain command
 	source string          // of the script that args names at [1]; "" for a plain command
 
+	taken bool // by a pipeline; under the lane's lock
+
 	// Set before done is closed.
 	cmd   *redis.Cmd
 	acked bool
 	done  chan struct{}
 }
 
-// run brings the errand to its end, or to that of its context: it may then still be sent,
-// or be under way, and none of what it had may be used any more.
+// run brings the errand to its end. When the time of its context is over it may still be
+// sent, or be under way, and none of what it had may be used any more; so it was on a
+// connection of its own. A context that is cancelled ends the wait of one that nobody has
+// taken yet; the answer of one that is under way is still worth having.
 func (l *lane) run(e *errand) error {
 	e.done = make(chan struct{})
 	l.mu.Lock()
 	l.waiting = append(l.waiting, e)
-	if l.underWay < pipelinesMost {
-		l.underWay++
-		go l.drive()
-	}
+	l.another()
 	l.mu.Unlock()
 	select {
 	case <-e.done:
 		return e.cmd.Err()
 	case <-e.ctx.Done():
+	}
+	l.mu.Lock()
+	underWay := e.taken
+	l.mu.Unlock()
+	if !underWay || errors.Is(e.ctx.Err(), context.DeadlineExceeded) {
 		return e.ctx.Err()
+	}
+	<-e.done // within the pipeline's own time
+	return e.cmd.Err()
+}
+
+// another begins a pipeline if somebody waits and one more may be; under the lock.
+func (l *lane) another() {
+	if len(l.waiting) > 0 && l.underWay < pipelinesMost {
+		l.underWay++
+		go l.drive()
 	}
 }
 
 // drive sends those who wait until nobody does.
 func (l *lane) drive() {
-	for {
-		batch := l.take()
-		if batch == nil {
-			return
+	for batch := l.take(); batch != nil; batch = l.take() {
+		arrived, stuck := false, false // under the lock
+		watch := time.AfterFunc(stuckAfter, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if arrived || l.stuck >= stuckMost {
+				return
+			}
+			stuck = true
+			l.stuck++
+			l.underWay--
+			l.another()
+		})
+		l.bring(batch)
+		watch.Stop()
+		l.mu.Lock()
+		arrived = true
+		if stuck {
+			l.stuck--
+			l.underWay++ // one more than there may be, until one of them finds nobody waiting
 		}
-		l.send(batch)
+		l.mu.Unlock()
+	}
+}
+
+// bring sends a batch. Whatever happens, each of it has an end: a panic here would be the
+// whole process's, with every call that is under way in it.
+func (l *lane) bring(batch []*errand) {
+	defer func() {
+		p := recover()
 		for _, e := range batch {
+			if p != nil {
+				e.cmd, e.acked = redis.NewCmd(e.ctx), false
+				e.cmd.SetErr(fmt.Errorf("panic in a pipeline: %v\n%s", p, debug.Stack()))
+			}
 			close(e.done)
 		}
-	}
+	}()
+	l.send(batch)
 }
 
 // take is who travels together, without those whose callers have left; nil is nobody, and
@@ -83,6 +136,7 @@ func (l *lane) take() []*errand {
 		batch := make([]*errand, 0, n)
 		for _, e := range l.waiting[:n] {
 			if e.ctx.Err() == nil {
+				e.taken = true
 				batch = append(batch, e)
 			}
 		}

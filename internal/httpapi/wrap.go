@@ -139,7 +139,7 @@ func (s *Server) finish(ctx context.Context, r *http.Request, ww *statusWriter, 
 		if ok, dropped = s.refusalLog.allow(time.Now()); !ok {
 			return
 		}
-	case reads[pattern] && status < http.StatusBadRequest:
+	case reads[pattern] && status < http.StatusBadRequest && ev.Cause == nil:
 		if ok, unread = s.readLog.allow(time.Now()); !ok {
 			return
 		}

@@ -13,7 +13,7 @@ package overload
 
 import (
 	"context"
-	"math/rand/v2"
+	"math"
 	"runtime/metrics"
 	"slices"
 	"sync/atomic"
@@ -31,33 +31,37 @@ const (
 	tooLong = 100 * time.Millisecond
 	// fewest waits to judge by.
 	fewest = 20
-	// The refused share goes up fast, since a queue that has formed only ends when less
-	// comes than is done, and down slowly, so that it settles.
-	up, down = 0.10, 0.05
 	// alwaysFree is how many may be under way whatever the readings are: so few are not
 	// what keeps a process from its work.
 	alwaysFree = 512
-	name       = "/sched/latencies:seconds"
+	// calmAfter looks without a refusal there is no limit any more.
+	calmAfter = 20
+	noLimit   = math.MaxInt64
+	name      = "/sched/latencies:seconds"
 )
 
 // Guard decides what is refused. Safe for concurrent use.
 type Guard struct {
-	read     func() metrics.Float64Histogram
-	last     []uint64
-	refused  atomic.Int64 // the share, in 1/1000
-	underWay atomic.Int64
-	draw     func() float64
-	counter  prometheus.Counter
+	read    func() metrics.Float64Histogram
+	last    []uint64
+	calm    int
+	counter prometheus.Counter
+
+	limit          atomic.Int64 // how many may begin between two looks
+	begun, refused atomic.Int64 // since the last look; the refused are among the begun
+	share          atomic.Int64 // of those before it that were refused, in 1/1000
+	underWay       atomic.Int64
 }
 
 // New refuses nothing until Run runs.
 func New(reg prometheus.Registerer) *Guard {
-	g := &Guard{read: schedLatencies, draw: rand.Float64}
+	g := &Guard{read: schedLatencies}
+	g.limit.Store(noLimit)
 	f := promauto.With(reg)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_overload_refused_share",
 		Help: "Share of new bookings that are refused because goroutines wait too long for a processor, 0 to 1.",
-	}, g.share)
+	}, func() float64 { return float64(g.share.Load()) / 1000 })
 	g.counter = f.NewCounter(prometheus.CounterOpts{
 		Name: "holdfast_overload_refused_total",
 		Help: "Bookings that were refused before they began, because this process has too much to do.",
@@ -65,22 +69,20 @@ func New(reg prometheus.Registerer) *Guard {
 	return g
 }
 
-// Enter asks whether a piece of work may begin. If so, the caller calls leave at its end,
-// once.
+// Enter asks whether a piece of work may begin: of those who come between two looks, the
+// first do. If so, the caller calls leave at its end, once.
 func (g *Guard) Enter() (leave func(), ok bool) {
-	if n := g.underWay.Add(1); n > alwaysFree {
-		if share := g.share(); share > 0 && g.draw() < share {
-			g.underWay.Add(-1)
-			g.counter.Inc()
-			return nil, false
-		}
+	n := g.begun.Add(1)
+	if g.underWay.Add(1) > alwaysFree && n > g.limit.Load() {
+		g.underWay.Add(-1)
+		g.refused.Add(1)
+		g.counter.Inc()
+		return nil, false
 	}
 	return g.leave, true
 }
 
 func (g *Guard) leave() { g.underWay.Add(-1) }
-
-func (g *Guard) share() float64 { return float64(g.refused.Load()) / 1000 }
 
 // Run watches until ctx ends, which is no error.
 func (g *Guard) Run(ctx context.Context) error {
@@ -89,7 +91,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			g.refused.Store(0)
+			g.limit.Store(noLimit)
 			return nil
 		case <-tick.C:
 			g.look()
@@ -97,27 +99,45 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// look judges what was waited since the last look.
+// look judges what was waited since the last look. A tenth fewer than have begun may begin
+// until the next one when that was too long, since a queue that has formed only ends when
+// less comes than is done; else a tenth more, until there is nothing to refuse.
 func (g *Guard) look() {
+	begun, refused := g.begun.Swap(0), g.refused.Swap(0)
+	g.share.Store(refused * 1000 / max(1, begun))
+	limit := g.limit.Load()
+	switch {
+	case g.waited() > tooLong:
+		g.calm = 0
+		limit = max(1, min(limit, begun-refused)*9/10)
+	case limit == noLimit:
+	default:
+		limit += limit/10 + 1
+		if g.calm++; refused > 0 {
+			g.calm = 0
+		}
+		if g.calm >= calmAfter {
+			limit = noLimit
+		}
+	}
+	g.limit.Store(limit)
+}
+
+// waited is how long goroutines have waited since it was asked last.
+func (g *Guard) waited() time.Duration {
 	h := g.read()
-	first := len(g.last) != len(h.Counts)
 	since := slices.Clone(h.Counts)
-	for i := range g.last {
-		if !first {
+	known := len(g.last) == len(h.Counts)
+	for i := range since {
+		if known {
 			since[i] -= g.last[i]
 		}
 	}
 	g.last = append(g.last[:0], h.Counts...)
-	if first {
-		return
+	if !known {
+		return 0
 	}
-	share := g.share()
-	if waited(since, h.Buckets) > tooLong {
-		share = min(1, share+up)
-	} else {
-		share = max(0, share-down)
-	}
-	g.refused.Store(int64(share*1000 + 0.5))
+	return waited(since, h.Buckets)
 }
 
 // waited is the 90th percentile, not overstated: the lower bound of its bucket; 0 of too

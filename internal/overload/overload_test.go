@@ -22,15 +22,20 @@ func guard(t *testing.T) (*Guard, *waits) {
 	t.Helper()
 	w := new(waits)
 	g := New(prometheus.NewRegistry())
-	g.read, g.draw = w.read, func() float64 { return 0.5 }
+	g.read = w.read
 	g.look() // the first reading is what was before
 	return g, w
 }
 
-func enter(g *Guard, n int) (entered int) {
-	for range n {
+// enter has so many come; the first of them enter, or some did whom another has kept out.
+func enter(t *testing.T, g *Guard, n int) (entered int) {
+	t.Helper()
+	for i := range n {
 		if _, ok := g.Enter(); ok {
 			entered++
+			if entered != i+1 {
+				t.Errorf("number %d entered after another was refused, want first come, first served", i+1)
+			}
 		}
 	}
 	return entered
@@ -39,51 +44,51 @@ func enter(g *Guard, n int) (entered int) {
 func TestGuard_RefusesWhileGoroutinesWait(t *testing.T) {
 	t.Parallel()
 	g, w := guard(t)
-	enter(g, alwaysFree)
-	if got := enter(g, 10); got != 10 {
-		t.Errorf("at rest: got %d of 10, want all", got)
+	enter(t, g, alwaysFree)
+	g.look()
+	if got := enter(t, g, 1000); got != 1000 {
+		t.Errorf("at rest: got %d of 1000, want all", got)
 	}
-	for range 6 {
+	for _, most := range []int{900, 810, 729} {
 		w.counts[0] += 880
 		w.counts[3] += 120 // more than one in ten
 		g.look()
+		if got := enter(t, g, 1000); got != most {
+			t.Errorf("after a look at too long a queue: got %d of 1000, want %d", got, most)
+		}
 	}
-	if got := enter(g, 10); got != 0 {
-		t.Errorf("after 6 looks at too long a queue: got %d of 10, want none at a draw of a half", got)
+	if got := g.share.Load(); got != 190 {
+		t.Errorf("refused share: got %d/1000, want 190", got)
 	}
-	for range 6 {
+	for i, most := range []int{802, 883, 972, 1000} {
 		w.counts[0] += 920
 		w.counts[3] += 80
 		g.look()
+		if got := enter(t, g, 1000); got != most {
+			t.Errorf("look %d at a short queue: got %d of 1000, want %d", i+1, got, most)
+		}
 	}
-	if got := enter(g, 10); got != 10 {
-		t.Errorf("after 6 looks at a short queue: got %d of 10, want all at a draw of a half", got)
-	}
-	for range 40 {
+	for range calmAfter + 1 {
 		g.look()
 	}
-	if got := g.share(); got != 0 {
-		t.Errorf("after a rest: got a refused share of %v, want none", got)
+	if got := g.limit.Load(); got != noLimit {
+		t.Errorf("after a rest: got a limit of %d, want none", got)
 	}
 }
 
 func TestGuard_NeverRefusesTheFewAndJudgesByNoFew(t *testing.T) {
 	t.Parallel()
 	g, w := guard(t)
-	g.draw = func() float64 { return 0 }
 	for range 20 {
 		w.counts[3] += fewest - 1
 		g.look()
 	}
-	if got := g.share(); got != 0 {
-		t.Errorf("of too few waits: got a refused share of %v, want none", got)
+	if got := g.limit.Load(); got != noLimit {
+		t.Errorf("of too few waits: got a limit of %d, want none", got)
 	}
 	for range 20 {
 		w.counts[3] += fewest
 		g.look()
-	}
-	if got := g.share(); got != 1 {
-		t.Errorf("of enough: got a refused share of %v, want all", got)
 	}
 	var leave func()
 	for i := range alwaysFree {
@@ -105,11 +110,11 @@ func TestGuard_NeverRefusesTheFewAndJudgesByNoFew(t *testing.T) {
 func TestGuard_WithoutAReadingNothingIsRefused(t *testing.T) {
 	t.Parallel()
 	g, _ := guard(t)
-	g.draw, g.read = func() float64 { return 0 }, func() metrics.Float64Histogram { return metrics.Float64Histogram{} }
+	g.read = func() metrics.Float64Histogram { return metrics.Float64Histogram{} }
 	for range 5 {
 		g.look()
 	}
-	if got := enter(g, alwaysFree+1); got != alwaysFree+1 {
+	if got := enter(t, g, alwaysFree+1); got != alwaysFree+1 {
 		t.Errorf("got %d to enter, want all %d", got, alwaysFree+1)
 	}
 }
@@ -124,12 +129,12 @@ func TestGuard_WatchesUntilItsEnd(t *testing.T) {
 		go func() { done <- g.Run(ctx) }()
 		time.Sleep(20 * every)
 		synctest.Wait()
-		if got := g.share(); got < 0.9 {
-			t.Errorf("under load: got a refused share of %v, want it near all", got)
+		if got := g.limit.Load(); got != 1 {
+			t.Errorf("under load: got a limit of %d, want the least", got)
 		}
 		cancel()
-		if err := <-done; err != nil || g.share() != 0 {
-			t.Errorf("ended: got %v and a share of %v, want nil and none", err, g.share())
+		if err := <-done; err != nil || g.limit.Load() != noLimit {
+			t.Errorf("ended: got %v and a limit of %d, want nil and none", err, g.limit.Load())
 		}
 	})
 }
