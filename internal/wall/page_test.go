@@ -277,6 +277,9 @@ func TestPage_InABrowser(t *testing.T) {
 		b.until("words of chart "+id, fmt.Sprintf("$('#%s').getAttribute('aria-label').includes(%q)", id, words))
 		b.until("bars of chart "+id, fmt.Sprintf("document.querySelectorAll('#%s rect').length > 20", id))
 	}
+	// Without a size, as before the style is there, nothing is drawn that cannot be.
+	b.until("charts without a size", "$('main').style.display = 'none', dispatchEvent(new Event('resize')), $('#stack').clientWidth === 0")
+	b.until("charts again", "$('main').style.display = '', dispatchEvent(new Event('resize')), document.querySelectorAll('#stack rect').length > 20")
 	b.until("a screen that need not be scrolled", "document.querySelector('main').getBoundingClientRect().bottom <= 1080")
 	b.look("rush", 1920, 1080)
 	b.open(srv.URL + "/wall")

@@ -121,8 +121,9 @@
     const c = canvas(svg);
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const top = ceiling(most);
-    const plot = { x: 0.5 * rem * (number(top).length + 1), y: 0.6 * rem, h: c.h - 1.7 * rem, top: top };
-    plot.w = (c.w - plot.x - 0.6 * rem) / points.length;
+    // A drawing that is not laid out has no size, and no room for the words.
+    const plot = { x: 0.5 * rem * (number(top).length + 1), y: 0.6 * rem, h: Math.max(0, c.h - 1.7 * rem), top: top };
+    plot.w = Math.max(0, c.w - plot.x - 0.6 * rem) / points.length;
     for (const part of [0, 0.5, 1]) {
       const y = plot.y + plot.h * (1 - part);
       shape(svg, 'line', { class: 'grid', x1: plot.x, x2: plot.x + plot.w * points.length, y1: y, y2: y });
