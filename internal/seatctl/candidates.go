@@ -93,9 +93,9 @@ type wrongLine struct {
 // allowlistLoader is LoadAllowlist, or DryRunAllowlist in its place.
 type allowlistLoader func(context.Context, iter.Seq2[booking.Candidate, error], saleops.AllowlistOptions) (saleops.AllowlistReport, error)
 
-// gcPercentLoad keeps a load small: what it keeps is a table with no pointers in it,
-// and what it throws away is a few hundred bytes a row.
-const gcPercentLoad = 10
+// gcPercentLoad keeps a load small: what it keeps is a table with no pointers in it, which
+// the collector need not look through, and what it throws away is a few hundred bytes a row.
+const gcPercentLoad = 4
 
 // rowsToTrim is after how many rows the holes are given back that growing tables leave:
 // a larger one never fits into them.
@@ -110,6 +110,7 @@ func (c *candidatesLoadCommand) Run(s *session) (err error) {
 		return fmt.Errorf("--rejects: %w", err)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercentLoad))
+	debug.FreeOSMemory() // what the program's beginning has left
 	o, err := s.open(false)
 	if err != nil {
 		return err
