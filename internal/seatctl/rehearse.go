@@ -40,7 +40,7 @@ does not wait for the answers, pays, abandons, comes back, tries what it may not
 everybody has paid or given up; then it closes, waits for the last hold, audits with the
 gateway's word, and writes a report to look at. It touches no other deployment.
 
-It needs a redis-server on the PATH. At scale 1 it takes about six minutes and all of
+It needs a redis-server on the PATH. At scale 1 it takes about four minutes and all of
 two cores; 0.05 takes less than one.
 
 With --target it runs the same day on a deployment that is there, by its operator's
@@ -113,7 +113,7 @@ func (c *rehearseCommand) Run(s *session) (err error) {
 	} else if err := os.Mkdir(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("--keep: %w: want a folder that is not there yet", err)
 	}
-	// Asked for before six minutes have gone by.
+	// Asked for before minutes have gone by.
 	out, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE, 0o644) // an earlier report stays until there is another
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
