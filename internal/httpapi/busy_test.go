@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"holdfast/internal/booking"
 	"holdfast/internal/httpapi"
@@ -78,9 +79,11 @@ func TestBook_TooMuchToDoIsRefusedUnread(t *testing.T) {
 func TestLog_ReadsThatWentWellAreSampled(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t, nil)
+	var readers sync.WaitGroup
 	for range 300 {
-		e.send(t, http.MethodGet, "/status.json", "", "")
+		readers.Go(func() { e.send(t, http.MethodGet, "/status.json", "", "") })
 	}
+	readers.Wait()
 	lines := e.log.lines(t, "request")
 	if n := len(lines); n < 100 || n > 299 { // a second may end meanwhile, or two
 		t.Errorf("lines of 300 reads: got %d, want 100 a second", n)
@@ -137,6 +140,15 @@ func TestStatus_IsReadOnceForAllWhoAskTogether(t *testing.T) {
 		readers.Wait()
 		if n := reads.Load(); n != 2 {
 			t.Errorf("reads: got %d, want 2", n)
+		}
+		time.Sleep(time.Second) // of the bubble: no gap is left of the reads before
+		begun := time.Now()
+		for range 100 {
+			ask(`{"version":1}`)
+			readers.Wait()
+		}
+		if n, took := reads.Load()-2, time.Since(begun); n != 100 || took != 99*20*time.Millisecond {
+			t.Errorf("one after the other: got %d reads in %s, want 100 with 20ms between", n, took)
 		}
 	})
 }

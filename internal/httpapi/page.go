@@ -152,13 +152,15 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
 
 // newest reads one object for all who ask at the same time. A read that began before
 // somebody asked is not for them, so that nobody is shown less than what lay there when
-// they asked.
+// they asked. Reads begin readGap apart, so that a crowd costs some of them a second
+// rather than one after the other; who asks after a pause does not wait.
 type newest struct {
 	get func(ctx context.Context, key string) (body []byte, etag string, err error)
 
 	mu      sync.Mutex
 	reading bool
 	next    *reading // that has not begun; nil while nobody waits for one
+	began   time.Time
 }
 
 type reading struct {
@@ -168,8 +170,12 @@ type reading struct {
 	err  error
 }
 
-// readWithin bounds one read, which is nobody's own.
-const readWithin = 5 * time.Second
+const (
+	// readWithin bounds one read, which is nobody's own.
+	readWithin = 5 * time.Second
+	// readGap is the least time between the beginnings of two reads.
+	readGap = 20 * time.Millisecond
+)
 
 func (n *newest) read(ctx context.Context, key string) ([]byte, string, error) {
 	n.mu.Lock()
@@ -195,11 +201,18 @@ func (n *newest) run(key string) {
 	for {
 		n.mu.Lock()
 		r := n.next
-		n.next, n.reading = nil, r != nil
-		n.mu.Unlock()
 		if r == nil {
+			n.reading = false
+			n.mu.Unlock()
 			return
 		}
+		if gap := readGap - time.Since(n.began); gap > 0 {
+			n.mu.Unlock()
+			time.Sleep(gap) // more may come to wait for this one
+			continue
+		}
+		n.next, n.began = nil, time.Now()
+		n.mu.Unlock()
 		r.read(n.get, key)
 	}
 }

@@ -192,16 +192,15 @@ func answer(batch []*job, err error) {
 }
 
 func (w *writer) begin() error {
-	ctx := context.Background()
 	if w.conn == nil {
-		conn, err := w.db.write.Conn(ctx)
+		conn, err := w.db.write.Conn(context.Background())
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.db.path, err)
 		}
 		w.conn, w.stmts = conn, map[string]*sql.Stmt{}
 	}
 	for begun := time.Now(); ; {
-		_, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+		err := w.exec("BEGIN IMMEDIATE")
 		switch {
 		case err == nil:
 			return nil
@@ -228,7 +227,7 @@ func (w *writer) run(batch []*job) error {
 		w.rollback()
 		return nil
 	}
-	if _, err := w.conn.ExecContext(context.Background(), "COMMIT"); err != nil {
+	if err := w.exec("COMMIT"); err != nil {
 		w.rollback()
 		return fmt.Errorf("%s: commit: %w", w.db.path, err)
 	}
@@ -238,7 +237,7 @@ func (w *writer) run(batch []*job) error {
 // rollback leaves no transaction open: some errors have ended it already, and
 // then only a fresh connection is sure to be clean.
 func (w *writer) rollback() {
-	if _, err := w.conn.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+	if err := w.exec("ROLLBACK"); err != nil {
 		w.drop()
 	}
 }
@@ -253,6 +252,16 @@ func (w *writer) drop() {
 	}
 	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn })
 	w.conn, w.stmts = nil, nil
+}
+
+// exec runs what has neither arguments nor results; it is prepared once, as in Tx.Exec.
+func (w *writer) exec(query string) error {
+	s, err := w.prepare(query) //nolint:sqlclosecheck // kept: drop closes it
+	if err != nil {
+		return err
+	}
+	_, err = s.ExecContext(context.Background())
+	return err
 }
 
 func (w *writer) prepare(query string) (*sql.Stmt, error) {
