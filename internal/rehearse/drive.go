@@ -177,6 +177,8 @@ type state struct {
 	asked   time.Duration
 	lost    bool   // a connection broke under the last booking
 	link    string // of the payment
+	payment string // of the last 202
+	until   time.Duration
 	token   string // of the booking
 	back    string // the callback
 }
@@ -405,7 +407,7 @@ func (d *drive) attack(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
 	target := vegeta.NewStaticTargeter(vegeta.Target{Method: http.MethodPost, URL: d.book.String()})
 	pace := evenly{vegeta.ConstantPacer{Freq: 1, Per: d.interval()}, uint64(len(d.slots))}
-	sent := 0
+	sent, buf := 0, []byte(nil)
 	for r := range attacker.Attack(target, pace, 0, "") {
 		sent++
 		due := d.due(int(r.Seq))
@@ -413,12 +415,13 @@ func (d *drive) attack(ctx context.Context) {
 		if r.Code != 0 { // it is set once the answer is read to its end
 			a = hear(int(r.Code), r.Headers, r.Body)
 		} else if ctx.Err() == nil {
-			a.lost = true
+			a.lost = d.m.cutOff(r.Timestamp, r.Timestamp.Add(r.Latency))
 		}
 		a.took = r.Latency
 		began, ended := r.Timestamp.Sub(d.began), r.Timestamp.Add(r.Latency).Sub(d.began)
 		d.m.sent(began - due)
 		d.m.booking(d.began.Add(due), ended-due, a, true)
+		d.leadsToMock(ctx, a, &buf)
 		d.heardSlot(int(r.Seq), a)
 	}
 	for i, now := sent, d.now(); i < len(d.slots) && d.due(i) <= now; i++ {
@@ -553,10 +556,7 @@ func (d *drive) read(ctx context.Context, what string, due time.Duration, req *h
 	if r.status >= http.StatusInternalServerError && string(textOf(r.body, `"error":"`)) != "try_again" {
 		d.m.serverError()
 	}
-	if r.status == 0 {
-		what += " " + kindNoAnswer
-	}
-	d.m.read(what, took)
+	d.m.read(what, d.began.Add(due), took, r.status != 0)
 	return r
 }
 
@@ -661,8 +661,8 @@ func (d *drive) run(ctx context.Context, e errand, buf *[]byte) {
 	case errandBeside:
 		d.runBeside(ctx, e, buf)
 	case errandBook:
-		if body, key, again, ok := d.compose(e.who, e.turn); ok {
-			d.heard(e.who, e.turn, d.ask(ctx, e.due, body, key, !again, buf))
+		if body, key, ok := d.compose(e.who, e.turn); ok {
+			d.heard(e.who, e.turn, d.ask(ctx, e.due, body, key, buf))
 		}
 	case errandPay:
 		d.pay(ctx, e, buf)
@@ -688,18 +688,19 @@ func (k errandKind) reads() int64 {
 	return 0
 }
 
-// ask sends a booking and notes its answer; counts is whether the rate does.
-func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key string, counts bool, buf *[]byte) answer {
+// ask sends a booking that is not of the even stream, and notes its answer.
+func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key string, buf *[]byte) answer {
 	sent := d.now()
 	r := send(ctx, d.transport, d.post(body, key), bookWithin, buf)
 	a := noAnswer()
 	if r.status != 0 {
 		a = hear(r.status, r.header, r.body)
 	} else if ctx.Err() == nil {
-		a.lost = true
+		a.lost = d.m.cutOff(d.began.Add(sent), time.Now())
 	}
 	a.took = d.now() - sent
-	d.m.booking(d.began.Add(due), d.now()-due, a, counts)
+	d.m.booking(d.began.Add(due), d.now()-due, a, false)
+	d.leadsToMock(ctx, a, buf)
 	return a
 }
 
@@ -709,20 +710,20 @@ func (d *drive) runBeside(ctx context.Context, e errand, buf *[]byte) {
 	switch b.kind {
 	case besideLate:
 		if body, key, turn, ok := d.begin(b.who); ok {
-			d.heard(b.who, turn, d.ask(ctx, e.due, body, key, true, buf))
+			d.heard(b.who, turn, d.ask(ctx, e.due, body, key, buf))
 		}
 	case besideSecond:
 		body, key := d.composeAside(b.who, false)
-		d.heard(b.who, turnAside, d.ask(ctx, e.due, body, key, true, buf))
+		d.heard(b.who, turnAside, d.ask(ctx, e.due, body, key, buf))
 	case besideHangUp:
 		body, key := d.composeAside(b.who, false)
 		d.hangUp(ctx, e.due, d.post(body, key), buf)
 	case besideMistyped:
 		level := d.sale.Levels[d.people[b.who].level].ID
-		d.ask(ctx, e.due, appendBooking(nil, firstCode+int(b.who), mailMistyped, level, ""), d.key(b.who, "typo", 0), false, buf)
+		d.ask(ctx, e.due, appendBooking(nil, firstCode+int(b.who), mailMistyped, level, ""), d.key(b.who, "typo", 0), buf)
 	case besideStranger:
 		level := d.sale.Levels[int(b.who)%len(d.sale.Levels)].ID
-		d.ask(ctx, e.due, appendBooking(nil, strangerCode+int(b.who), mailOnFile, level, ""), d.key(b.who, "stranger", 0), false, buf)
+		d.ask(ctx, e.due, appendBooking(nil, strangerCode+int(b.who), mailOnFile, level, ""), d.key(b.who, "stranger", 0), buf)
 	case besideBot:
 		level := d.sale.Levels[int(b.who)%len(d.sale.Levels)].ID
 		r := send(ctx, d.transport, d.post(appendBooking(nil, botCode+int(b.who), mailOnFile, level, "https://example.org/"), d.key(b.who, "bot", 0)), bookWithin, buf)
@@ -818,6 +819,20 @@ func (d *drive) isMock(ctx context.Context, link *url.URL, buf *[]byte) bool {
 	defer d.mu.Unlock()
 	d.mocks[link.Host] = true
 	return true
+}
+
+// leadsToMock ends everything at the first payment that waits elsewhere: by the time that
+// somebody would pay it there would be thousands.
+func (d *drive) leadsToMock(ctx context.Context, a answer, buf *[]byte) {
+	if a.link == "" {
+		return
+	}
+	u, err := url.Parse(a.link)
+	if err != nil || u.Host == "" {
+		d.stop(fmt.Errorf("%q: %w", a.link, errNotTheMock))
+		return
+	}
+	d.isMock(ctx, u, buf)
 }
 
 // comeBack is the browser's way home: the callback, the result page, and the booking.

@@ -6,6 +6,8 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"holdfast/internal/saleops"
 )
 
 // DriveOver is Drive over connections of a test's own, with that many requests under way.
@@ -37,6 +39,28 @@ func (m *Measure) Booking(due time.Time, took time.Duration, kind string, status
 
 // Rush says when the rate is measured.
 func (m *Measure) Rush(from time.Time, lasts time.Duration) { m.rush(from, lasts) }
+
+// Judge is judge over that audit, of a rehearsal that looked that often.
+func Judge(r *Report, audit saleops.Report, looks int, m *Measure) {
+	judge(r, audit, extremes{looks: looks, queueLooks: looks}, m)
+}
+
+// Looked are the audit's rules that a rehearsal wants.
+func Looked() []string { return slices.Clone(looked) }
+
+// Watched is the rule about the samples.
+func Watched(looks int, lasted time.Duration) Rule { return watched(extremes{looks: looks}, lasted) }
+
+// Away says when the rehearsal had the API away.
+func (m *Measure) Away(from, to time.Time) { m.away(from); m.back(to) }
+
+// Lost notes a booking without an answer, of the even stream or not.
+func (m *Measure) Lost(due time.Time, took time.Duration, counts bool) {
+	m.booking(due, took, noAnswer(), counts)
+}
+
+// Held notes a seat that somebody was told of.
+func (m *Measure) Held(t Told) { m.held(t) }
 
 // Plan counts what a crowd is going to do.
 func (c *Crowd) Plan() map[string]int {

@@ -3,8 +3,8 @@ package rehearse
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,8 +44,12 @@ type Measure struct {
 	rejections   *hdrhistogram.Histogram
 	reads        map[string]*hdrhistogram.Histogram
 	seconds      []*secondHeard
-	told         map[string]Told
+	told         map[Told]struct{}
+	secondSeats  []Twice
 	serverErrors int
+	unanswered   int
+	excused      int    // bookings of the even stream while the API was away
+	cut          []span // when the rehearsal itself had the API away
 	late         int
 	latest       time.Duration
 }
@@ -59,10 +63,16 @@ type secondHeard struct {
 // Told is a seat that a candidate was told of by a 202.
 type Told struct{ PaymentID, Code, Level string }
 
+// Twice is a candidate who was told of another seat while the first one's time had not run
+// out.
+type Twice struct{ Code, First, Second string } // by payment id
+
+type span struct{ from, to time.Time } // to is zero while it lasts
+
 // NewMeasure starts from nothing; seconds count from began.
 func NewMeasure(began time.Time) *Measure {
 	return &Measure{
-		began: began, rejections: newTimes(3), told: map[string]Told{},
+		began: began, rejections: newTimes(3), told: map[Told]struct{}{},
 		answers: map[string]*hdrhistogram.Histogram{}, reads: map[string]*hdrhistogram.Histogram{},
 	}
 }
@@ -104,8 +114,9 @@ func (m *Measure) sent(after time.Duration) {
 }
 
 // booking notes what a booking came to, which was due then and took so long. The rate
-// counts one of a candidate on the list with the right mail, and no repeat by the page of
-// one that was told to try again: a server that sends everybody away would have a high one.
+// counts those of the even stream: with second clicks and repeats among them, of which
+// there are as many as the server makes necessary, one that left bookings without an
+// answer could still reach it.
 func (m *Measure) booking(due time.Time, took time.Duration, a answer, counts bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -119,8 +130,16 @@ func (m *Measure) booking(due time.Time, took time.Duration, a answer, counts bo
 		return
 	}
 	record(s.took, took)
-	if a.kind != kindNoAnswer {
+	switch {
+	case a.kind != kindNoAnswer:
 		s.answered++
+	case m.wasAway(due, due.Add(took)):
+		// The rehearsal's own doing, and nobody's answer was due.
+		if counts && m.isRush(due) {
+			m.excused++
+		}
+	default:
+		m.unanswered++
 	}
 	switch a.sort() {
 	case sortAdmitted:
@@ -131,10 +150,49 @@ func (m *Measure) booking(due time.Time, took time.Duration, a answer, counts bo
 	case sortOther:
 		s.other++
 	}
-	since := due.Sub(m.rushFrom)
-	if counts && a.kind != kindNoAnswer && took <= answeredWithin && since >= 0 && since <= m.rushFor {
+	if counts && a.kind != kindNoAnswer && took <= answeredWithin && m.isRush(due) {
 		m.inRush++
 	}
+}
+
+func (m *Measure) isRush(due time.Time) bool {
+	since := due.Sub(m.rushFrom)
+	return since >= 0 && since <= m.rushFor
+}
+
+// away says when the rehearsal has killed the API, and back when it serves again: who
+// asked meanwhile, or was being answered, says nothing about it.
+func (m *Measure) away(at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut = append(m.cut, span{from: at})
+}
+
+func (m *Measure) back(at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut[len(m.cut)-1].to = at
+}
+
+// cutOff tells whether the server broke a connection that was under way between them, and
+// not the rehearsal itself.
+func (m *Measure) cutOff(from, to time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.wasAway(from, to)
+}
+
+// Excused is how many bookings of the even stream had no answer because the rehearsal had
+// the API away.
+func (m *Measure) Excused() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.excused
+}
+
+// wasAway tells whether the API was, at some moment between; the lock is held.
+func (m *Measure) wasAway(from, to time.Time) bool {
+	return slices.ContainsFunc(m.cut, func(s span) bool { return !to.Before(s.from) && (s.to.IsZero() || !from.After(s.to)) })
 }
 
 // second is the one in which something was due.
@@ -149,10 +207,17 @@ func (m *Measure) second(due time.Time) *secondHeard {
 	return m.seconds[i]
 }
 
-// read notes how long it took to read something.
-func (m *Measure) read(what string, took time.Duration) {
+// read notes how long it took to read something, which was due then; answered is whether
+// there was an answer.
+func (m *Measure) read(what string, due time.Time, took time.Duration, answered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if what == readCallback && !answered && !m.wasAway(due, due.Add(took)) {
+		m.unanswered++
+	}
+	if !answered {
+		what += " " + kindNoAnswer
+	}
 	recordIn(m.reads, what, took)
 }
 
@@ -160,7 +225,30 @@ func (m *Measure) read(what string, took time.Duration) {
 func (m *Measure) held(t Told) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.told[t.PaymentID] = t
+	m.told[t] = struct{}{}
+}
+
+// twice notes somebody with two seats, by what they were told.
+func (m *Measure) twice(t Twice) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.secondSeats = append(m.secondSeats, t)
+}
+
+// Twice is everybody who was told of two seats at one time. It is for the booking store to
+// say whether the first had been given back by then, as one is whose payment fails.
+func (m *Measure) Twice() []Twice {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.secondSeats)
+}
+
+// Unanswered is how many bookings and returns from the gateway had no answer, but while the
+// rehearsal itself had the API away.
+func (m *Measure) Unanswered() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.unanswered
 }
 
 // serverError notes an answer that was an error of the server's, or somebody who was cut
@@ -177,7 +265,7 @@ func (m *Measure) Told() []Told {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	told := make([]Told, 0, len(m.told))
-	for t := range maps.Values(m.told) {
+	for t := range m.told {
 		told = append(told, t)
 	}
 	return told

@@ -2,12 +2,15 @@ package rehearse_test
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"holdfast/internal/rehearse"
+	"holdfast/internal/saleops"
 )
 
 func TestHear_OnlyTheContractsAnswersAreAnswers(t *testing.T) {
@@ -101,6 +104,119 @@ func TestMeasure_TellsWhatWasHeard(t *testing.T) {
 	}
 	if r.Seconds[2].Sample != sample || r.Seconds[6].Sample != sample || r.Seconds[3].Sample != nil {
 		t.Error("samples: got others, want each kept in its second")
+	}
+}
+
+// Who asked while the rehearsal itself had the API away is told and not held against it.
+func TestMeasure_ExcusesItsOwnOutage(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1_700_000_000, 0)
+	at := func(ms int) time.Time { return began.Add(time.Duration(ms) * time.Millisecond) }
+	m := rehearse.NewMeasure(began)
+	m.Rush(at(0), 4*time.Second)
+	m.Away(at(1000), at(3000))
+	m.Lost(at(500), 600*time.Millisecond, true)  // was being answered
+	m.Lost(at(2000), time.Millisecond, true)     // refused
+	m.Lost(at(2000), time.Millisecond, false)    // not of the stream
+	m.Lost(at(3001), 8*time.Second, true)        // it was back
+	m.Lost(at(500), 400*time.Millisecond, false) // it was there
+	m.Booking(at(2500), time.Second, "level_full", 409, true)
+	var r rehearse.Report
+	m.Into(&r)
+	if m.Excused() != 2 || m.Unanswered() != 2 || r.RateAchieved != 0.25 {
+		t.Errorf("got %d excused, %d unanswered, rate %v, want 2, 2 and 0.25", m.Excused(), m.Unanswered(), r.RateAchieved)
+	}
+}
+
+func TestMeasure_OnePaymentToldToTwo(t *testing.T) {
+	t.Parallel()
+	m := rehearse.NewMeasure(time.Now())
+	for _, who := range []string{"AB-1", "AB-2", "AB-1"} {
+		m.Held(rehearse.Told{PaymentID: "TR1", Code: who, Level: "N1"})
+	}
+	if got := m.Told(); len(got) != 2 {
+		t.Errorf("told: got %v, want both of them once", got)
+	}
+}
+
+// What was not seen is no proof: an audit without rules, no sample, no rejection.
+func TestJudge_WhatWasNotSeenDoesNotHold(t *testing.T) {
+	t.Parallel()
+	held := saleops.Report{}
+	for _, code := range rehearse.Looked() {
+		held.Rules = append(held.Rules, saleops.Rule{Code: code, Verdict: saleops.VerdictHolds})
+	}
+	young := saleops.Report{Rules: slices.Clone(held.Rules)}
+	for i := range young.Rules {
+		if young.Rules[i].Code == saleops.RuleMoney {
+			young.Rules[i].InFlight = 400
+		}
+	}
+	for name, c := range map[string]struct {
+		audit     saleops.Report
+		looks     int
+		rejection bool
+		broken    []string
+	}{
+		"everything":         {held, 60, true, nil},
+		"no audit":           {saleops.Report{}, 60, true, rehearse.Looked()},
+		"no sample":          {held, 0, true, []string{"queue"}},
+		"no rejection":       {held, 60, false, []string{"rejections"}},
+		"still on their way": {young, 60, true, []string{saleops.RuleMoney, "unaccounted payments"}},
+	} {
+		m := rehearse.NewMeasure(time.Now())
+		r := rehearse.Report{Sold: 7, Cap: 7, RateTarget: 0, For: time.Second}
+		if c.rejection {
+			r.Rejections = rehearse.Percentiles{Count: 1, P50: 1}
+		}
+		rehearse.Judge(&r, c.audit, c.looks, m)
+		var broken []string
+		for _, rule := range r.Rules {
+			if !rule.Holds {
+				broken = append(broken, rule.Name)
+			}
+		}
+		if diff := cmp.Diff(c.broken, broken); diff != "" {
+			t.Errorf("%s: broken rules (-want +got):\n%s", name, diff)
+		}
+		if want := map[bool]string{true: rehearse.VerdictHolds, false: rehearse.VerdictBroken}[len(c.broken) == 0]; r.Verdict != want {
+			t.Errorf("%s: verdict: got %s, want %s", name, r.Verdict, want)
+		}
+	}
+	if rehearse.Watched(9, 40*time.Second).Holds || !rehearse.Watched(10, 40*time.Second).Holds {
+		t.Error("samples: want one in four seconds at least")
+	}
+}
+
+// Second clicks do not stand in for bookings of the stream that nobody answered.
+func TestJudge_RateIsOfTheStreamAlone(t *testing.T) {
+	t.Parallel()
+	began := time.Unix(1_700_000_000, 0)
+	m := rehearse.NewMeasure(began)
+	m.Rush(began, time.Second)
+	for i := range 100 {
+		due := began.Add(time.Duration(i) * 10 * time.Millisecond)
+		if i == 50 {
+			m.Lost(due, 9*time.Second, true)
+		} else {
+			m.Booking(due, time.Millisecond, "level_full", 409, true)
+		}
+		m.Booking(due, time.Millisecond, "duplicate", 409, false)
+	}
+	r := rehearse.Report{RateTarget: 100, For: time.Second}
+	m.Into(&r)
+	rehearse.Judge(&r, saleops.Report{}, 1, m)
+	i := slices.IndexFunc(r.Rules, func(rule rehearse.Rule) bool { return rule.Name == "rate" })
+	if got := r.Rules[i]; got.Holds || got.Figure != "99 of 100 a second, 99 of 100" {
+		t.Errorf("rate: got %+v, want it broken by the one without an answer", got)
+	}
+}
+
+func TestRun_FaultsThatFindNobodyAreRefused(t *testing.T) {
+	t.Parallel()
+	_, err := rehearse.Run(t.Context(), rehearse.Options{Scale: 0.05, Faults: rehearse.Faults()})
+	if err == nil || !strings.Contains(err.Error(), "--hold") {
+		t.Errorf("all faults in a short run: got %v, want it to name the --hold that they need", err)
 	}
 }
 

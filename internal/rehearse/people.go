@@ -346,14 +346,14 @@ func (d *drive) begin(who int32) (body []byte, key string, turn uint32, ok bool)
 }
 
 // compose is a booking that a person makes anew, or that the page repeats.
-func (d *drive) compose(who int32, turn uint32) (body []byte, key string, again, ok bool) {
+func (d *drive) compose(who int32, turn uint32) (body []byte, key string, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := &d.states[who]
 	if s.turn != turn || s.phase != phaseAsking {
-		return nil, "", false, false
+		return nil, "", false
 	}
-	return d.body(who), d.ownKey(who), s.tries > 0, true
+	return d.body(who), d.ownKey(who), true
 }
 
 // composeAside is a booking beside a person's own course: the same again, or from
@@ -377,7 +377,13 @@ func (d *drive) heard(who int32, turn uint32, a answer) {
 	d.wasCutOff(s, a)
 	if a.kind == kindAdmitted {
 		// The answer's level: the person may wish for another one by now.
-		d.m.held(Told{PaymentID: a.payment, Code: string(appendCode(nil, int(who))), Level: a.level})
+		code, now := string(appendCode(nil, int(who))), d.now()
+		d.m.held(Told{PaymentID: a.payment, Code: code, Level: a.level})
+		// Its seconds are whole ones: the first may have ended a second earlier.
+		if s.payment != "" && s.payment != a.payment && now-a.took < s.until-2*time.Second {
+			d.m.twice(Twice{Code: code, First: s.payment, Second: a.payment})
+		}
+		s.payment, s.until = a.payment, now+a.left
 	}
 	switch {
 	case a.link != "" && a.link != s.link: // a seat that is news

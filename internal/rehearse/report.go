@@ -6,18 +6,20 @@ import "time"
 // Its names are promised.
 type Report struct {
 	// What was asked for.
-	Seed       uint64        `json:"seed"`
-	Scale      float64       `json:"scale"`
-	Hold       time.Duration `json:"hold_ns"`
-	For        time.Duration `json:"for_ns"`             // the rush
-	Latency    time.Duration `json:"gateway_latency_ns"` // the gateway's in the rush, p99
+	Seed  uint64        `json:"seed"`
+	Scale float64       `json:"scale"`
+	Hold  time.Duration `json:"hold_ns"`
+	For   time.Duration `json:"for_ns"` // the rush
+	// Latency is the gateway's in the rush, p99; 0 where it could not be set and was what
+	// it was.
+	Latency    time.Duration `json:"gateway_latency_ns"`
 	Faults     []string      `json:"faults"`
 	Target     string        `json:"target"` // "local", or the deployment's address
 	Candidates int           `json:"candidates"`
-	// RateTarget is bookings a second in the rush; RateAchieved is how many of those by
-	// eligible candidates that were due in a second of the rush, on average, got a JSON
-	// answer of the contract within 8 s, whatever it said. What the page repeats by itself
-	// is not counted.
+	// RateTarget is bookings a second in the rush, in an even stream by eligible
+	// candidates; RateAchieved is how many of them that were due in a second, on average,
+	// got a JSON answer of the contract within 8 s, whatever it said. What comes on top,
+	// second clicks and repeats, is not counted.
 	RateTarget   float64 `json:"rate_target"`
 	RateAchieved float64 `json:"rate_achieved"`
 
@@ -40,8 +42,8 @@ type Report struct {
 	Sold         int `json:"sold"` // paid seats
 	Cap          int `json:"cap"`
 	// These must be 0.
-	Oversold            int     `json:"oversold"`             // most seats over any cap, ever seen
-	DoubleBooked        int     `json:"double_booked"`        // candidates with more than one seat held or paid
+	Oversold            int     `json:"oversold"`             // most seats over any cap that a sample or the end has seen
+	DoubleBooked        int     `json:"double_booked"`        // candidates with more than one seat held or paid, at the end or by what they were told
 	Leaked              int     `json:"leaked"`               // seats neither paid nor released at the end
 	UnaccountedPayments int     `json:"unaccounted_payments"` // transactions that are neither a paid seat nor one refund
 	StoreThrottles      int     `json:"store_throttles"`      // of a store that throttles, which a local one never does
@@ -120,4 +122,7 @@ type Sample struct {
 	QueueDepth  int                `json:"queue_depth"`
 	CPU         map[string]float64 `json:"cpu"` // cores in use by process since the sample before
 	RedisMemory int64              `json:"redis_memory"`
+
+	ageSeen bool      // QueueAge was read
+	counted time.Time // when the count of Phases began
 }

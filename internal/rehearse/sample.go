@@ -41,6 +41,7 @@ type sampling struct {
 	counted  time.Time     // the rows
 	counting time.Duration // how long that took
 	phases   map[string]int
+	ageless  bool // the queue's driver does not tell its oldest message's age
 
 	mu    sync.Mutex // all below
 	at    time.Time
@@ -65,7 +66,7 @@ func (s *sampling) sample(ctx context.Context, processes func(context.Context, *
 	errs := []error{s.seats(ctx, &out), s.rows(ctx, &out)}
 	queue, err := s.operator.Ops.Queue.Stats(ctx)
 	if err == nil {
-		out.QueueAge, out.QueueDepth = queue.OldestAge.Seconds(), queue.Waiting+queue.InFlight
+		out.QueueAge, out.QueueDepth, out.ageSeen = queue.OldestAge.Seconds(), queue.Waiting+queue.InFlight, !s.ageless
 	}
 	errs = append(errs, err, processes(ctx, &out))
 	if err := errors.Join(errs...); err != nil {
@@ -101,7 +102,7 @@ func (s *sampling) seats(ctx context.Context, out *Sample) error {
 func (s *sampling) rows(ctx context.Context, out *Sample) error {
 	begun := time.Now()
 	if begun.Sub(s.counted) < rowsShare*s.counting {
-		out.Phases = maps.Clone(s.phases)
+		out.Phases, out.counted = maps.Clone(s.phases), s.counted
 		return nil
 	}
 	phases, told := map[string]int{}, map[string]bool{}
@@ -115,7 +116,7 @@ func (s *sampling) rows(ctx context.Context, out *Sample) error {
 		}
 	}
 	s.phases, s.counted, s.counting = phases, begun, time.Since(begun)
-	out.Phases = maps.Clone(phases)
+	out.Phases, out.counted = maps.Clone(phases), begun
 	return nil
 }
 

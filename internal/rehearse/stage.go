@@ -347,7 +347,32 @@ func (s *Stage) Ctl(ctx context.Context, stdin string, args ...string) (stdout, 
 func (s *Stage) earlier() (paid int, was bool) { return 0, false }
 
 // prove has nothing to prove: it has set both sides itself.
-func (s *Stage) prove(context.Context) error { return nil }
+func (s *Stage) prove(context.Context, string) error { return nil }
+
+func (s *Stage) payments(ctx context.Context) ([]mockgateway.Listed, error) {
+	return paymentsAt(ctx, s.Gateway)
+}
+
+// paymentsAt reads the mock's whole list, which is long and takes a while.
+func paymentsAt(ctx context.Context, gateway string) ([]mockgateway.Listed, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, gateway+"/mock/payments", nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", r.URL, resp.Status)
+	}
+	var list []mockgateway.Listed
+	return list, json.NewDecoder(resp.Body).Decode(&list)
+}
 
 // left is nothing: it goes with its processes.
 func (s *Stage) left(context.Context) string { return "" }

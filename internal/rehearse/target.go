@@ -94,6 +94,7 @@ func openTarget(ctx context.Context, o Options, sale string) (_ *target, err err
 		return nil, fmt.Errorf("look at the deployment: %w", err)
 	}
 	t.sampling = newSampling()
+	t.sampling.ageless = operator.Queue == "sqs"
 	// What goes wrong in a reading is its error.
 	if t.sampling.operator, err = app.OpenOperator(ctx, o.Platform.Open, operator, nil, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (t *target) Ctl(ctx context.Context, stdin string, args ...string) (stdout,
 
 // prove schedules an opening for a second that nobody else has, and wants to read it in
 // the status.json of the address. What fails takes it back.
-func (t *target) prove(ctx context.Context) error {
+func (t *target) prove(ctx context.Context, epoch string) error {
 	at := time.Now().UTC().Add(proofAhead + mathrand.N(proofAhead)).Truncate(time.Second)
 	_, err := command(ctx, t, "open", "--at", at.Format(time.RFC3339), "--yes")
 	if err == nil {
@@ -158,6 +159,10 @@ func (t *target) prove(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
+	// Not the opening of another rehearsal that has begun meanwhile.
+	if now, e := inForce(ctx, t); e == nil && now != epoch {
+		return errors.Join(err, errBegunAnew)
+	}
 	_, undo := command(ctx, t, "close", "--reason", reason)
 	return errors.Join(err, undo)
 }
@@ -229,6 +234,10 @@ func (t *target) sampleHere(ctx context.Context, out *Sample) error {
 		out.RedisMemory = info.memory
 	}
 	return nil
+}
+
+func (t *target) payments(ctx context.Context) ([]mockgateway.Listed, error) {
+	return paymentsAt(ctx, t.gateway)
 }
 
 // CPU is the processor time of this process, as Stage.CPU has it. Safe for concurrent use.

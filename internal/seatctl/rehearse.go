@@ -106,13 +106,6 @@ func (c *rehearseCommand) Run(s *session) (err error) {
 			return fmt.Errorf("--faults %q: want api, worker, redis, gateway, queue, replies or all", name)
 		}
 	}
-	if o.Dir == "" {
-		if o.Dir, err = os.MkdirTemp("", "holdfast-rehearsal-"); err != nil {
-			return err
-		}
-	} else if err := os.Mkdir(o.Dir, 0o700); err != nil {
-		return fmt.Errorf("--keep: %w: want a folder that is not there yet", err)
-	}
 	// Asked for before minutes have gone by.
 	out, err := os.OpenFile(c.Out, os.O_WRONLY|os.O_CREATE, 0o644) // an earlier report stays until there is another
 	if err != nil {
@@ -126,6 +119,13 @@ func (c *rehearseCommand) Run(s *session) (err error) {
 		}
 		defer func() { _ = profile.Close() }() // a profile that is cut short tells pprof so
 		o.Profile = profile
+	}
+	if o.Dir == "" {
+		if o.Dir, err = os.MkdirTemp("", "holdfast-rehearsal-"); err != nil {
+			return err
+		}
+	} else if err := os.Mkdir(o.Dir, 0o700); err != nil {
+		return fmt.Errorf("--keep: %w: want a folder that is not there yet", err)
 	}
 	r, trouble := rehearse.Run(s.ctx, o)
 	if r.Verdict == "" {
