@@ -118,6 +118,10 @@ var plan = []struct {
 	{"a model of the launch is arithmetic over the domain's records", map[string][]string{
 		"internal/capacity": {"internal/booking"},
 	}},
+	{"what is asked of a deployment from outside, and of its templates, needs no room of ours", map[string][]string{
+		"internal/smoke":      {},
+		"internal/stackcheck": {},
+	}},
 	{"a rehearsal runs the real programs, the operator's commands and the mock gateway", map[string][]string{
 		"internal/rehearse": {anything, "internal/app", "internal/mockgateway", "internal/redisproc"},
 	}},
