@@ -52,6 +52,7 @@ type commands struct {
 	Purge         purgeCommand         `cmd:"" help:"Remove personal data after the event."`
 	Gateway       gatewayCommands      `cmd:"" help:"The payment gateway: try it."`
 	Page          pageCommand          `cmd:"" help:"The booking page: write it out for a bucket."`
+	Smoke         smokeCommand         `cmd:"" help:"Ask a deployment from outside for what it must show, after every deploy."`
 	Log           logCommand           `cmd:"" help:"Who changed what, when, from where, and why."`
 	Rehearse      rehearseCommand      `cmd:"" help:"Rehearse the launch on this machine, at full rate, and report."`
 	RehearsePart  rehearsePartCommand  `cmd:"" hidden:""`
