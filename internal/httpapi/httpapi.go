@@ -134,6 +134,10 @@ func New(d Deps) (*Server, error) {
 	return s, nil
 }
 
+// Routes are all that there are, for whoever compares them with what stands before this
+// server. They are not to be changed.
+func (s *Server) Routes() chi.Routes { return s.router }
+
 // The routes that have an objective: candidates who book, payers who come back.
 const (
 	routeBook   = "/book"
