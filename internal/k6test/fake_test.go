@@ -27,7 +27,14 @@ type fake struct {
 	again bool
 	// charges is how often money moves for one press.
 	charges int
-	closed  bool
+	// ahead is how far the gateway's clock is; its Date says so, unless dateless.
+	ahead    time.Duration
+	dateless bool
+	// page is the status of every payment page; 0 is that of one which works.
+	page int
+	// hides has the gateway's list name no payment.
+	hides  bool
+	closed bool
 
 	mu       sync.Mutex
 	seats    map[string]*seat // by code
@@ -40,6 +47,7 @@ type fake struct {
 type seat struct {
 	code, level, key, payment string
 	paid                      bool
+	created                   time.Time // by the gateway's clock
 }
 
 func newFake(t *testing.T) *fake {
@@ -70,6 +78,10 @@ func newFake(t *testing.T) *fake {
 		if f.marker != "" {
 			w.Header().Set("X-Mock-Gateway", f.marker)
 		}
+		w.Header().Set("Date", f.gatewayTime().UTC().Format(http.TimeFormat))
+		if f.dateless {
+			w.Header()["Date"] = nil
+		}
 		gateway.ServeHTTP(w, r)
 	})
 	return f
@@ -81,6 +93,8 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Cleanup(s.Close)
 	return s
 }
+
+func (f *fake) gatewayTime() time.Time { return time.Now().Add(f.ahead) }
 
 func (f *fake) env() map[string]string {
 	return deployment{f.site.URL, f.gateway.URL}.env(40, "1s", 0)
@@ -143,7 +157,7 @@ func (f *fake) book(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, "level_full", "level", in.Level)
 	default:
 		f.taken[in.Level]++
-		s = &seat{code: in.Code, level: in.Level, key: key, payment: fmt.Sprintf("TR%d", len(f.payments))}
+		s = &seat{code: in.Code, level: in.Level, key: key, payment: fmt.Sprintf("TR%d", len(f.payments)), created: f.gatewayTime()}
 		f.seats[in.Code], f.payments = s, append(f.payments, s)
 		f.admit(w, s)
 	}
@@ -187,14 +201,21 @@ func (f *fake) callback(w http.ResponseWriter, r *http.Request) {
 
 func (f *fake) press(w http.ResponseWriter, r *http.Request) {
 	f.pressed++
+	if f.page != 0 {
+		http.Error(w, "no", f.page)
+		return
+	}
 	http.Redirect(w, r, f.site.URL+"/payment/callback?status=success&signature=s&paymentID="+r.PathValue("payment"), http.StatusSeeOther)
 }
 
 func (f *fake) list(w http.ResponseWriter, _ *http.Request) {
 	all := []map[string]any{}
 	for _, s := range f.payments {
+		if f.hides {
+			break
+		}
 		p := map[string]any{
-			"merchantInvoiceNumber": strings.TrimPrefix(s.code, "AB-") + "-epoch-attempt", "createdAt": time.Now().Add(time.Second),
+			"merchantInvoiceNumber": strings.TrimPrefix(s.code, "AB-") + "-epoch-attempt", "createdAt": s.created,
 		}
 		if s.paid {
 			p["transactions"] = make([]map[string]any, f.charges)

@@ -2,6 +2,7 @@ package k6test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,6 +18,12 @@ import (
 const (
 	defaultTimeout   = 60 * time.Second
 	defaultRedirects = 10
+)
+
+// k6's error_code. k6 tells more kinds of a cut connection apart than otherCode.
+const (
+	otherCode   = 1000 // to which a status of 400 or more is added
+	timeoutCode = 1050 // the request's own timeout
 )
 
 // request is one that a script asks for.
@@ -37,7 +44,7 @@ type response struct {
 	header http.Header
 	body   string
 	err    error
-	took   time.Duration
+	took   timings
 }
 
 func (v *vu) http(m *sobek.Object) {
@@ -158,7 +165,7 @@ func (v *vu) send(all ...request) []sobek.Value {
 			tags[tag] = text
 		}
 		v.sample("http_reqs", 1, tags)
-		v.sample("http_req_duration", ms(r.took), tags)
+		v.sample("http_req_duration", ms(r.took.duration()), tags)
 		answers[i] = v.answer(all[i], r)
 	}
 	return answers
@@ -167,8 +174,8 @@ func (v *vu) send(all ...request) []sobek.Value {
 func (v *vu) do(ctx context.Context, q request) (r response) {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	began := time.Now()
-	defer func() { r.took = time.Since(began) }()
+	over := &tracer{over: v.over, trail: &trail{}}
+	defer func() { r.took = over.trail.timings(time.Now()) }()
 	var body io.Reader
 	if q.body != nil {
 		body = strings.NewReader(*q.body)
@@ -180,7 +187,7 @@ func (v *vu) do(ctx context.Context, q request) (r response) {
 	for name, value := range q.headers {
 		req.Header.Set(name, value)
 	}
-	client := &http.Client{Transport: v.over, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+	client := &http.Client{Transport: over, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
 		if len(via) > q.redirects {
 			return http.ErrUseLastResponse
 		}
@@ -204,18 +211,32 @@ func (v *vu) answer(q request, r response) sobek.Value {
 	for name, values := range r.header {
 		v.set(headers, name, strings.Join(values, ", "))
 	}
-	timings := v.rt.NewObject()
-	v.set(timings, "duration", ms(r.took))
+	took := v.rt.NewObject()
+	v.set(took, "blocked", ms(r.took.blocked))
+	v.set(took, "connecting", ms(r.took.connecting))
+	v.set(took, "tls_handshaking", ms(r.took.handshaking))
+	v.set(took, "sending", ms(r.took.sending))
+	v.set(took, "waiting", ms(r.took.waiting))
+	v.set(took, "receiving", ms(r.took.receiving))
+	v.set(took, "duration", ms(r.took.duration()))
 	o := v.rt.NewObject()
 	v.set(o, "status", r.status)
 	v.set(o, "status_text", r.text)
 	v.set(o, "headers", headers)
-	v.set(o, "timings", v.strict("Response.timings", timings))
+	v.set(o, "timings", v.strict("Response.timings", took))
 	v.set(o, "url", q.url)
 	v.set(o, "error", "")
+	v.set(o, "error_code", 0)
 	v.set(o, "body", r.body)
-	if r.err != nil {
+	switch {
+	case errors.Is(r.err, context.DeadlineExceeded):
 		v.set(o, "error", r.err.Error())
+		v.set(o, "error_code", timeoutCode)
+	case r.err != nil:
+		v.set(o, "error", r.err.Error())
+		v.set(o, "error_code", otherCode)
+	case r.status >= http.StatusBadRequest:
+		v.set(o, "error_code", otherCode+r.status)
 	}
 	if r.err != nil || q.noBody {
 		v.set(o, "body", sobek.Null())

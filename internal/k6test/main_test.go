@@ -31,7 +31,7 @@ type deployment struct{ site, gateway string }
 const (
 	firstCode  = 100_001
 	candidates = 61
-	crowds     = 8
+	crowds     = 16
 )
 
 // theLocalProfile starts the real thing: page, API, worker, reconciler and mock gateway, with a

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -24,6 +25,9 @@ type Options struct {
 	// Now is the script's clock, by which its Date goes; sleep and rates do not. nil is
 	// time.Now.
 	Now func() time.Time
+	// Dial makes the connections, and what it takes is no part of k6's duration. nil is
+	// that of net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Result is what was seen of a run, also of one that ended with an error.
@@ -102,7 +106,7 @@ var errEnded = errors.New("the run is over")
 func (s *Script) newRun(ctx context.Context, o Options) *run {
 	r := &run{
 		script: s, o: o, metrics: newMetrics(), began: time.Now(), shared: map[string]string{},
-		over: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
+		over: &http.Transport{DialContext: o.Dial, DisableCompression: true, MaxIdleConnsPerHost: 64},
 	}
 	r.result = &Result{Iterations: map[string]int{}, metrics: r.metrics}
 	r.ctx, r.stop = context.WithCancelCause(ctx)

@@ -3,12 +3,14 @@ package k6test_test
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,7 +50,7 @@ func TestRun_FailsABrokenScript(t *testing.T) {
 		{"AnImportThatTheLibraryHasNot", "steady.js", "import {\n  arriving,", "import {\n  ariving, arriving,", "ariving"},
 		{"AFileThatIsNotThere", "steady.js", "'./lib.js'", "'./library.js'", "library.js"},
 		{"AModuleThatK6HasNot", "steady.js", "'k6/execution'", "'k6/exec'", "k6/exec"},
-		{"ANameThatTheModuleHasNot", "abuse.js", "import { Counter }", "import { Countr }", "Countr"},
+		{"ANameThatTheModuleHasNot", "abuse.js", "import { Counter,", "import { Countr,", "Countr"},
 		{"AFunctionThatTheModuleHasNot", "lib.js", "http.get(target + path", "http.gett(target + path", "k6/http has no gett"},
 		{"APropertyThatAResponseHasNot", "lib.js", "if (res.status === 303 && isText", "if (res.state === 303 && isText", "Response has no state"},
 		{"AParameterThatARequestHasNot", "lib.js", "redirects: 0, timeout: '20s', tags: { name: 'pay' }", "redirect: 0", "no parameter redirect"},
@@ -336,6 +338,63 @@ export function one() {
 }`)
 	if _, err := run(t, s, k6test.Options{Iterations: 1}); err != nil {
 		t.Errorf("run: got %v, want nil", err)
+	}
+}
+
+// Whether the server cut the connection or the script gave up is in the error code.
+func TestRun_TellsATimeoutFromACutConnection(t *testing.T) {
+	t.Parallel()
+	site := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/cut":
+			panic(http.ErrAbortHandler)
+		case "/silent":
+			<-r.Context().Done()
+		case "/no":
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	s := small(t, "counted: ['count==4']", `
+export function one() {
+  for (const [path, status, code] of [['/', 200, 0], ['/no', 418, 1418], ['/cut', 0, 1000], ['/silent', 0, 1050]]) {
+    const res = http.get(__ENV.SITE + path, { timeout: path === '/silent' ? '50ms' : '20s' });
+    if (res.status !== status || res.error_code !== code) { throw new Error(path + ': got ' + res.status + ' and ' + res.error_code); }
+    counted.add(1);
+  }
+}`)
+	if _, err := run(t, s, k6test.Options{Env: map[string]string{"SITE": site.URL}, Iterations: 1}); err != nil {
+		t.Errorf("run: got %v, want nil", err)
+	}
+}
+
+// A connection that is long in coming is in blocked, and not in duration, as in k6.
+func TestRun_MeasuresAsK6Does(t *testing.T) {
+	t.Parallel()
+	site := serve(t, func(http.ResponseWriter, *http.Request) {})
+	s := small(t, "counted: ['count==1'], http_req_duration: ['max<600']", `
+export function one() {
+  const first = http.get(__ENV.SITE).timings, second = http.get(__ENV.SITE).timings;
+  const sum = first.sending + first.waiting + first.receiving;
+  const ok = first.blocked >= 600 && Math.abs(first.duration - sum) < 0.001 && first.tls_handshaking === 0 &&
+    second.blocked < 600 && second.connecting === 0;
+  if (!ok) { throw new Error([first.blocked, first.duration, sum, second.blocked, second.connecting].join()); }
+  counted.add(1);
+}`)
+	o := k6test.Options{Env: map[string]string{"SITE": site.URL}, Iterations: 1, Dial: slowly(600 * time.Millisecond)}
+	if _, err := run(t, s, o); err != nil {
+		t.Errorf("run: got %v, want nil", err)
+	}
+}
+
+// slowly dials as one does where the queue of connections is full.
+func slowly(wait time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestScripts_OnTheLocalProfile(t *testing.T) {
 			if diff := cmp.Diff(c.iterations, got.Iterations); diff != "" {
 				t.Errorf("iterations (-want +got):\n%s", diff)
 			}
-			for _, metric := range []string{"seats", "seat_ms", "refusal_ms", "return_answered"} {
+			for _, metric := range []string{"seats", "seat_ms", "refusal_ms", "return_answered", "read_answered", "payment_pressed", "paid", "payments_reviewed"} {
 				if got.Count(metric) == 0 {
 					t.Errorf("%s: got no sample: the script did not come so far", metric)
 				}
@@ -80,9 +80,11 @@ func TestThresholds_AreTheObjectives(t *testing.T) {
 		want[name] = map[string][]k6test.Threshold{
 			"booking_answered": ends("rate>=0.999"), "booking_decided": ends("rate>=0.99"),
 			"refusal_ms": ends("p(50)<10", "p(99)<250"), "return_answered": ends("rate>=0.99"),
+			"read_answered": ends("rate>=0.999"), "payment_pressed": ends("rate>=0.99"),
 			"server_errors": ends("count==0"), "unexpected_answers": ends("count==0"), "admitted_twice": ends("count==0"),
 			"charged_twice": ends("count==0"), "paid_unconfirmed": ends("count==0"),
-			"seats": {{Expression: "count>0"}}, "dropped_iterations": ends("count==0"),
+			"seats": {{Expression: "count>0"}}, "paid": {{Expression: "count>0"}}, "payments_reviewed": {{Expression: "count>0"}},
+			"dropped_iterations": ends("count==0"),
 		}
 	}
 	want["steady.js"]["booking_answered"] = ends("rate==1")
@@ -92,6 +94,7 @@ func TestThresholds_AreTheObjectives(t *testing.T) {
 	want["abuse.js"]["seats{scenario:insistent}"] = want["rush.js"]["seats"]
 	want["abuse.js"]["seats{scenario:neighbours}"] = want["rush.js"]["seats"]
 	want["abuse.js"]["seats_by_abuse"] = ends("count==0")
+	want["abuse.js"]["abuse_answered"] = ends("rate>=0.99")
 	want["abuse.js"]["booking_answered{scenario:neighbours}"] = ends("rate>=0.999")
 	want["abuse.js"]["booking_decided{scenario:neighbours}"] = ends("rate>=0.99")
 	want["abuse.js"]["seat_ms{scenario:neighbours}"] = ends("p(99)<300")
