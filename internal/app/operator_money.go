@@ -141,6 +141,14 @@ func (o *Operator) GrantToken(ctx context.Context) error {
 	return err
 }
 
+// GrantTokenAnew asks for a token although there may be a good one, which stays in use when
+// none comes: proof of the credentials that the operator was given. Counted as any.
+func (o *Operator) GrantTokenAnew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, grantWithin)
+	defer cancel()
+	return o.api.Token.Anew(ctx)
+}
+
 // heldToken is the fleet's token as it is, and never asks for another.
 type heldToken struct{ source *redistoken.Source }
 

@@ -20,6 +20,7 @@ type gatewayCommands struct {
 type gatewayCheckCommand struct {
 	Callback string `help:"Callback address for the payment. Without it that of the deployment, by HOLDFAST_PUBLIC_URL or HOLDFAST_STATUS_URL." placeholder:"URL"`
 	Yes      bool   `help:"Use one of the hour's few grants without asking, where there is no valid token."`
+	Grant    bool   `help:"Ask for a new token although there is a valid one: proof of changed credentials. It uses one of the hour's few grants."`
 	JSON     bool   `help:"Print one JSON document."`
 }
 
@@ -29,14 +30,17 @@ func (*gatewayCheckCommand) Help() string {
 sale's smallest fee under an invoice number that is no booking's (CHECK-...) and
 asks about it. Nothing executes it, so no money moves, and it lapses by itself.
 A valid token is used as it is; only without one, and after it was agreed to, one
-of the hour's few grants is used. At the end it says what a person must try by
-hand.
+of the hour's few grants is used. With --grant a new token is asked for in any case:
+a valid one says nothing of credentials that were changed since. The new one is the
+fleet's then; if it is refused, the old one stays in use. At the end it says what a
+person must try by hand.
 
 Exit status: 0 every step went well; 1 one did not, or a grant was not agreed to;
 2 it could not be run.
 
 Example:
-  seatctl gateway check --data data/local`
+  seatctl gateway check --data data/local
+  seatctl gateway check --grant --yes`
 }
 
 // checkStep is one step of the check.
@@ -167,18 +171,22 @@ func (s *session) checkToken(c *gatewayCheckCommand, o *app.Operator, out *check
 	switch {
 	case err != nil:
 		return out.step("token", err, "")
-	case !st.ValidUntil.IsZero():
+	case !st.ValidUntil.IsZero() && !c.Grant:
 		return out.step("token", nil, "valid until %s, %d of %d grants left this hour, none used", when(st.ValidUntil), st.GrantsLeft, st.GrantsAnHour)
 	case st.GrantsLeft == 0:
-		return out.step("token", fmt.Errorf("there is none, and the hour's %d grants are used up: next at %s", st.GrantsAnHour, when(st.NextGrant)), "")
+		return out.step("token", fmt.Errorf("a new one cannot be had, the hour's %d grants are used up: next at %s", st.GrantsAnHour, when(st.NextGrant)), "")
 	}
-	if err := s.agreed(c.Yes, fmt.Sprintf("There is no valid token. A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)); err != nil {
-		return out.step("token", fmt.Errorf("there is none, and using a grant was not agreed to: %w", err), "")
+	why, grant := "There is no valid token.", o.GrantToken
+	if c.Grant {
+		why, grant = "A new token was asked for (--grant).", o.GrantTokenAnew
+	}
+	if err := s.agreed(c.Yes, fmt.Sprintf(why+" A new one uses 1 of the %d grants left of this hour's %d;\nthe fleet shares them.", st.GrantsLeft, st.GrantsAnHour)); err != nil {
+		return out.step("token", fmt.Errorf("using a grant was not agreed to: %w", err), "")
 	}
 	grants := func(left int) map[string]int { return map[string]int{"grants_left": left} }
 	after := st
 	err = s.mutate(o, mutation{What: "gateway check: grant token", Before: grants(st.GrantsLeft)}, func(ctx context.Context) (any, error) {
-		err := o.GrantToken(ctx)
+		err := grant(ctx)
 		now, stateErr := o.TokenState(ctx)
 		if stateErr != nil {
 			return nil, err

@@ -95,3 +95,41 @@ func TestGatewayCheck_AgainstTheMockGateway(t *testing.T) {
 	check("", "--callback", "sale.example").want(t, 2, "want http(s)://host/path")
 	run(t, "", "gateway", "check").want(t, 2, "--callback")
 }
+
+// A token that was got with the former password says nothing of the new one.
+func TestGatewayCheck_GrantProvesTheCredentials(t *testing.T) {
+	t.Parallel()
+	d := start(t, map[string]string{"PATH": t.TempDir()})
+	var current string
+	testenv.Eventually(t, func() error {
+		keys, err := d.rdb.Keys(t.Context(), "token:*:current").Result()
+		if err == nil && len(keys) != 1 {
+			err = fmt.Errorf("got tokens %q, want one", keys)
+		}
+		if err == nil {
+			current = keys[0]
+		}
+		return err
+	})
+	held := func() string {
+		t.Helper()
+		token, err := d.rdb.HGet(t.Context(), current, "token").Result()
+		if err != nil || token == "" {
+			t.Fatalf("the fleet's token: got %q, %v, want one", token, err)
+		}
+		return token
+	}
+	before := held()
+	check := func(stdin string) result {
+		return run(t, stdin, "gateway", "check", "--grant", "--data", d.data)
+	}
+	check("").want(t, 1, "A new token was asked for (--grant). A new one uses 1 of the 1 grants left", "using a grant was not agreed to")
+	if got := held(); got != before {
+		t.Error("token without an agreement: got another one, want it left alone")
+	}
+	check("y\n").want(t, 0, "granted, valid until", "0 of 2 grants left", "payment TR", "is open")
+	if got := held(); got == before {
+		t.Error("token: got the old one, want the new one in place for the fleet")
+	}
+	check("y\n").want(t, 1, "2 grants are used up: next at")
+}

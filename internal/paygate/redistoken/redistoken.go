@@ -71,6 +71,8 @@ var (
 	ErrGrantLimit = errors.New("gateway token: the hour's two grants are used up")
 	// ErrGrantPaused: a grant has failed less than a minute ago.
 	ErrGrantPaused = errors.New("gateway token: a grant has failed, waiting a minute")
+	// ErrGrantBusy: another process is asking for one.
+	ErrGrantBusy = errors.New("gateway token: another process is asking for one")
 	// ErrClosed: the source is closed.
 	ErrClosed = errors.New("gateway token: source is closed")
 )
@@ -197,6 +199,44 @@ func (s *Source) Token(ctx context.Context) (string, error) {
 	}
 }
 
+// Anew asks for a token although there may be a good one, which proves the credentials
+// that this source has; the ledger counts it as any. nil: the new one is the fleet's.
+// After an error the one that is there stays in use: ErrGrantLimit, ErrGrantPaused,
+// ErrGrantBusy, the gateway's refusal, or Redis's. Not to be repeated blindly.
+func (s *Source) Anew(ctx context.Context) error {
+	s.mu.Lock()
+	if s.life.Err() != nil {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	done := make(chan error, 1)
+	s.work.Go(func() { done <- s.anew() })
+	s.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("gateway token: wait: %w", ctx.Err())
+	}
+}
+
+func (s *Source) anew() error {
+	owner := rand.Text()
+	st, err := s.begin(owner, true)
+	switch {
+	case err != nil:
+		return err
+	case st.verdict == "yours":
+		return s.renew(owner, state{called: st.called}).err // the old token is no answer here
+	case st.verdict == "paused":
+		return fmt.Errorf("%w: %s left", ErrGrantPaused, st.wait)
+	case st.verdict == "limit":
+		s.count(st)
+		return fmt.Errorf("%w: next in %s", ErrGrantLimit, st.wait)
+	}
+	return ErrGrantBusy
+}
+
 // Rejected lets another token be asked for, if token is still the fleet's and
 // the ledger allows. Where Redis does not answer, nothing changes.
 func (s *Source) Rejected(ctx context.Context, token string) {
@@ -278,7 +318,7 @@ func (s *Source) none(st state, err error) answer {
 // this process.
 func (s *Source) fly(f *flight) {
 	for {
-		st, err := s.begin(f.owner)
+		st, err := s.begin(f.owner, false)
 		switch {
 		case err != nil:
 			s.mu.Lock()
@@ -343,11 +383,11 @@ type state struct {
 
 func (st state) usable() bool { return st.token != "" && !st.rejected }
 
-func (s *Source) begin(owner string) (state, error) {
+func (s *Source) begin(owner string, anew bool) (state, error) {
 	// Not cut short by Close: an answer not waited for may cost a grant.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), scriptTime)
 	defer cancel()
-	r, err := begin.Run(ctx, s.rdb, s.keys, owner, lease.Milliseconds(), ledgerWindow.Milliseconds(), grantsPerHour).Slice()
+	r, err := begin.Run(ctx, s.rdb, s.keys, owner, lease.Milliseconds(), ledgerWindow.Milliseconds(), grantsPerHour, anew).Slice()
 	if err != nil {
 		return state{}, fmt.Errorf("gateway token: ask Redis: %w", err)
 	}

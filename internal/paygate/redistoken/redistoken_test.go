@@ -671,3 +671,62 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		}
 	}
 }
+
+// Changed credentials are tried beside a good token, which a failure leaves in use.
+func TestAnew_ReplacesAGoodTokenOnlyByABetter(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	p, other := f.process(), f.process()
+	p.must(t)
+	wrong := errors.New("code 2001: invalid app secret")
+	f.gateway.set(func(g *gateway) { g.err = fmt.Errorf("%w: %w", booking.ErrInDoubt, wrong) })
+	if err := other.Anew(t.Context()); !errors.Is(err, wrong) {
+		t.Errorf("Anew with a wrong secret: got %v, want the gateway's refusal", err)
+	}
+	f.gateway.wantCalls(t, "after a refusal", 2)
+	f.advance(10 * time.Second) // beyond what is trusted without Redis
+	if got := p.must(t); got != token(1) {
+		t.Errorf("Token after a refusal = %q, want the old one in use", got)
+	}
+	f.gateway.set(func(g *gateway) { g.err = nil })
+	f.advance(2 * time.Minute)
+	if err := other.Anew(t.Context()); !errors.Is(err, redistoken.ErrGrantLimit) {
+		t.Errorf("a third within the hour: got %v, want %v", err, redistoken.ErrGrantLimit)
+	}
+	f.advance(45 * time.Minute) // due, but not by that
+	p.must(t)
+	f.advance(14 * time.Minute) // the first two are out of the ledger
+	if err := other.Anew(t.Context()); err != nil {
+		t.Errorf("Anew: got %v, want a new token", err)
+	}
+	calls, _ := f.gateway.asked()
+	f.advance(10 * time.Second)
+	if got := p.must(t); got != token(calls) {
+		t.Errorf("Token after Anew = %q, want %q in place for the fleet", got, token(calls))
+	}
+}
+
+func TestAnew_AsksNotBesideAnother(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	p, other := f.process(), f.process()
+	inside, goOn := make(chan struct{}), make(chan struct{})
+	f.gateway.set(func(g *gateway) {
+		g.during = func(context.Context) error { close(inside); <-goOn; return nil }
+	})
+	first := make(chan error, 1)
+	go func() { first <- p.Anew(t.Context()) }()
+	<-inside
+	if err := other.Anew(t.Context()); !errors.Is(err, redistoken.ErrGrantBusy) {
+		t.Errorf("Anew while another asks: got %v, want %v", err, redistoken.ErrGrantBusy)
+	}
+	close(goOn)
+	if err := <-first; err != nil {
+		t.Errorf("Anew: got %v, want a token", err)
+	}
+	f.gateway.wantCalls(t, "both", 1)
+	other.Close()
+	if err := other.Anew(t.Context()); !errors.Is(err, redistoken.ErrClosed) {
+		t.Errorf("Anew of a closed source: got %v, want %v", err, redistoken.ErrClosed)
+	}
+}

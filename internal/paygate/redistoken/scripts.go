@@ -12,12 +12,13 @@ import "github.com/redis/go-redis/v9"
 //
 // Each is safe to repeat with the same arguments.
 
-// begin tells what token there is and, if one is due and nobody is at it, makes
-// the caller the one who asks for it. The ledger's check and its entry are one
+// begin tells what token there is and, if one is due (or wanted anew) and nobody is at it,
+// makes the caller the one who asks for it. The ledger's check and its entry are one
 // step, made before the call; an owner makes one call.
 //
 // ARGV[1] owner, fresh for each call      ARGV[2] the lock's lease, ms
 // ARGV[3] window of the ledger, ms        ARGV[4] grants allowed in it
+// ARGV[5] 1 to ask although the token is fresh
 // Clock: Redis's own, read inside.
 // Returns {verdict, token or "", ms the token is good for, 1 if it was
 // rejected, number}; the number is when the call was entered (Unix ms) with
@@ -31,7 +32,7 @@ if left <= 0 then token, left = '', 0 end
 local rejected = 0
 if token ~= '' and cur[4] then rejected = 1 end
 
-if token ~= '' and rejected == 0 and now < tonumber(cur[3] or '0') then
+if ARGV[5] ~= '1' and token ~= '' and rejected == 0 and now < tonumber(cur[3] or '0') then
   return {'fresh', token, left, 0, 0}
 end
 local holder = redis.call('GET', KEYS[2])
