@@ -59,13 +59,10 @@ type means struct {
 	hands int
 }
 
-// transport keeps its connections; conns is how many it has to a host, 0 as many as are
-// needed.
-func (by means) transport(conns int) *http.Transport {
+// transport keeps its connections, as many as are needed.
+func (by means) transport() *http.Transport {
 	return &http.Transport{
-		DialContext: by.dial, DisableCompression: true, MaxIdleConnsPerHost: handsMost, MaxConnsPerHost: conns,
-		// Shorter than a server's, so that it never closes one that we are about to use.
-		IdleConnTimeout: 15 * time.Second,
+		DialContext: by.dial, DisableCompression: true, MaxIdleConnsPerHost: handsMost, IdleConnTimeout: lineIdle,
 	}
 }
 
@@ -75,7 +72,7 @@ func (c *Crowd) drive(ctx context.Context, site, gateway string, opened time.Tim
 		return err
 	}
 	defer d.transport.CloseIdleConnections()
-	defer d.reading.CloseIdleConnections()
+	defer d.reading.close()
 	if !until(ctx, opened) {
 		return ctx.Err()
 	}
@@ -114,7 +111,7 @@ type drive struct {
 	*Crowd
 	m         *Measure
 	transport *http.Transport // of bookings and payments
-	reading   *http.Transport
+	reading   *wire
 	hands     *hands
 	stop      context.CancelCauseFunc
 	site      *url.URL
@@ -197,7 +194,7 @@ func (c *Crowd) newDrive(site, gateway string, m *Measure, by means) (*drive, er
 		giveUp:   c.o.For + c.o.Hold*7/2, end: c.o.For + c.o.Hold*9/2,
 		wake: make(chan struct{}, 1), states: make([]state, len(c.people)),
 		turns: make([]uint32, len(c.slots)), mocks: map[string]bool{},
-		transport: by.transport(0), reading: by.transport(readersMost),
+		transport: by.transport(), reading: newWire(base, readersMost, by.dial),
 	}
 	d.pages[0].url, d.pages[1].url = base.JoinPath("/"), base.JoinPath("result")
 	if u, err := url.Parse(gateway); err == nil && u.Host != "" {
@@ -490,6 +487,7 @@ var (
 	typeJSON   = []string{"application/json"}
 	typeForm   = []string{"application/x-www-form-urlencoded"}
 	acceptGzip = []string{"gzip"}
+	acceptJSON = http.Header{"Accept": typeJSON} // not to be changed
 	payBody    = []byte("outcome=success")
 )
 
@@ -519,22 +517,12 @@ func send(ctx context.Context, over *http.Transport, req *http.Request, within t
 		return reply{}
 	}
 	defer func() { _ = resp.Body.Close() }() // read to its end, or broken
-	b := (*buf)[:0]
-	for {
-		if len(b) == cap(b) {
-			b = slices.Grow(b, 2048)
-		}
-		n, err := resp.Body.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil || len(b) > 1<<20 {
-			return reply{}
-		}
+	body, err := readAll(resp.Body, *buf)
+	if err != nil {
+		return reply{}
 	}
-	*buf = b
-	return reply{status: resp.StatusCode, header: resp.Header, body: b}
+	*buf = body
+	return reply{status: resp.StatusCode, header: resp.Header, body: body}
 }
 
 func get(u *url.URL, h http.Header) *http.Request {
@@ -543,12 +531,13 @@ func get(u *url.URL, h http.Header) *http.Request {
 
 // read reads something of the site at its time, and notes how long it took since it was
 // due.
-func (d *drive) read(ctx context.Context, what string, due time.Duration, req *http.Request, buf *[]byte) reply {
-	over, within := d.reading, readWithin
-	if what == readCallback {
-		over, within = d.transport, bookWithin // it may take seconds, and no script gives up
+func (d *drive) read(ctx context.Context, what string, due time.Duration, u *url.URL, h http.Header, buf *[]byte) reply {
+	var r reply
+	if what == readCallback { // it may take seconds, no script gives up, and it may be on another host
+		r = send(ctx, d.transport, get(u, h), bookWithin, buf)
+	} else {
+		r = d.reading.get(ctx, u, h, readWithin, buf)
 	}
-	r := send(ctx, over, req, within, buf)
 	if ctx.Err() != nil {
 		return reply{} // stopped: it says nothing of the deployment
 	}
@@ -574,7 +563,7 @@ func (d *drive) loadPage(ctx context.Context, p *pageRead, due time.Duration, fr
 	if tag := p.etag.Load(); tag != nil && !fresh {
 		h["If-None-Match"] = []string{*tag}
 	}
-	r := d.read(ctx, readPage, due, get(p.url, h), buf)
+	r := d.read(ctx, readPage, due, p.url, h, buf)
 	if tag := r.header.Get("ETag"); r.status == http.StatusOK && tag != "" {
 		if last := p.etag.Load(); last == nil || *last != tag {
 			p.etag.Store(&tag)
@@ -584,13 +573,13 @@ func (d *drive) loadPage(ctx context.Context, p *pageRead, due time.Duration, fr
 
 // watch reads status.json, as the page does: without a cache.
 func (d *drive) watch(ctx context.Context, due time.Duration, buf *[]byte) bool {
-	r := d.read(ctx, readStatus, due, get(d.status, http.Header{"Accept": typeJSON}), buf)
+	r := d.read(ctx, readStatus, due, d.status, acceptJSON, buf)
 	return r.status == http.StatusOK && d.learn(r.body)
 }
 
 func (d *drive) readBooking(ctx context.Context, token string, due time.Duration, buf *[]byte) reply {
 	u := &url.URL{Scheme: d.site.Scheme, Host: d.site.Host, Path: d.bookings + token}
-	return d.read(ctx, readBooking, due, get(u, http.Header{"Accept": typeJSON}), buf)
+	return d.read(ctx, readBooking, due, u, acceptJSON, buf)
 }
 
 // shownStatus is the newest status.json that anybody has seen.
@@ -845,7 +834,7 @@ func (d *drive) comeBack(ctx context.Context, e errand, buf *[]byte) {
 	if err != nil {
 		return // it was made from a parsed one
 	}
-	r := d.read(ctx, readCallback, e.due, get(u, http.Header{}), buf)
+	r := d.read(ctx, readCallback, e.due, u, http.Header{}, buf)
 	if e.what == errandReload {
 		return
 	}

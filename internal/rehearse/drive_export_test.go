@@ -2,8 +2,10 @@ package rehearse
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"net"
+	"net/url"
 	"slices"
 	"time"
 
@@ -87,3 +89,26 @@ func (c *Crowd) SameAs(other *Crowd) bool {
 	return slices.Equal(c.people, other.people) && slices.Equal(c.slots, other.slots) && slices.Equal(c.beside, other.beside) &&
 		c.dice(7) == other.dice(7) && c.key(7, "own", 0) == other.key(7, "own", 0)
 }
+
+// Wire reads from one server.
+type Wire struct{ w *wire }
+
+// NewWire is a wire of at most that many connections; roots are those of its certificate.
+func NewWire(base *url.URL, most int, roots *x509.CertPool) Wire {
+	w := newWire(base, most, (&net.Dialer{}).DialContext)
+	if w.tls != nil {
+		w.tls.RootCAs = roots
+	}
+	return Wire{w}
+}
+
+// Get asks once; status 0 is no answer.
+func (w Wire) Get(ctx context.Context, path string, within time.Duration) (status int, body string) {
+	var buf []byte
+	u := &url.URL{Scheme: "http", Host: w.w.host, Path: path}
+	r := w.w.get(ctx, u, acceptJSON, within, &buf)
+	return r.status, string(r.body)
+}
+
+// Close ends it.
+func (w Wire) Close() { w.w.close() }
