@@ -116,7 +116,7 @@ func each(t *testing.T, kind string) map[string]*yaml.Node {
 	return all
 }
 
-var named = regexp.MustCompile(`^\$\{Deployment\}-([A-Za-z]+)(-warning|-nat|-database)?$`)
+var named = regexp.MustCompile(`^\$\{Deployment\}-([A-Za-z]+)(-warning|-nat|-database|-disk|-given-up)?$`)
 
 func alarms(t *testing.T) []alarm {
 	t.Helper()
@@ -170,9 +170,13 @@ func alarms(t *testing.T) []alarm {
 			if err != nil {
 				t.Fatalf("%s: period: got %v, want nil", a.Name, err)
 			}
-			times, err := strconv.Atoi(text(field(p, "EvaluationPeriods")))
+			points := field(p, "DatapointsToAlarm")
+			if points == nil {
+				points = field(p, "EvaluationPeriods")
+			}
+			times, err := strconv.Atoi(text(points))
 			if err != nil {
-				t.Fatalf("%s: EvaluationPeriods: got %v, want nil", a.Name, err)
+				t.Fatalf("%s: periods until it sounds: got %v, want nil", a.Name, err)
 			}
 			a.Lasts = time.Duration(times*seconds) * time.Second
 		}
@@ -224,9 +228,11 @@ func suffixes(all []rule) map[string]string {
 func TestAlarms_EachAlertHasItsOwnWithSeverityAndRunbook(t *testing.T) {
 	t.Parallel()
 	suffix := suffixes(rules(t))
-	want := map[string]string{ // of AWS's own metrics, beside those of the alerts
+	want := map[string]string{ // of AWS's own metrics and the agent's, beside those of the alerts
 		"${Deployment}-GatewayFailing-nat":      "ticket docs/runbooks/gateway-failing.md",
 		"${Deployment}-FunctionBehind-database": "ticket docs/runbooks/function-behind.md",
+		"${Deployment}-FunctionErrors-given-up": "ticket docs/runbooks/function-errors.md",
+		"${Deployment}-InstanceDown-disk":       "ticket docs/runbooks/instance-down.md",
 	}
 	for _, r := range rules(t) {
 		severity := r.Labels["severity"]
@@ -390,6 +396,15 @@ func hasNumber(expr, figure string) bool {
 
 // agent is what of agent.json is looked at here.
 type agent struct {
+	Metrics struct {
+		Namespace string `json:"namespace"`
+		Collected map[string]struct {
+			Measurement []string          `json:"measurement"`
+			Resources   []string          `json:"resources"`
+			DropDevice  bool              `json:"drop_device"`
+			Dimensions  map[string]string `json:"append_dimensions"`
+		} `json:"metrics_collected"`
+	} `json:"metrics"`
 	Logs struct {
 		Collected struct {
 			Files struct {
@@ -498,6 +513,34 @@ func TestAgent_DeclaresWhatTheAlarmsUseAndNoMore(t *testing.T) {
 	}
 	if said := fmt.Sprintf("they are %d a deployment", len(got)); !strings.Contains(strings.ReplaceAll(read(t, "prometheus.yaml"), "\n# ", " "), said) {
 		t.Errorf("prometheus.yaml: got no %q, want the number of paid metrics", said)
+	}
+}
+
+// The agent gives a disk's figures the dimensions fstype and path, and the device unless it
+// is dropped, whose name is the machine's. An alarm names them all or finds nothing.
+func TestAgent_ShipsOfTheMachinesWhatTheAlarmsUseAndNoMore(t *testing.T) {
+	t.Parallel()
+	shipped, used := map[metric]bool{}, map[metric]bool{}
+	a := readAgent(t).Metrics
+	for plugin, c := range a.Collected {
+		if plugin != "disk" || !c.DropDevice || c.Dimensions["deployment"] != "@DEPLOYMENT@" {
+			t.Errorf("%s: got %+v, want disks without their devices, by deployment", plugin, c)
+		}
+		for _, m := range c.Measurement {
+			for _, path := range c.Resources {
+				shipped[metric{plugin + "_" + m, "deployment=Deployment fstype=xfs path=" + path}] = true
+			}
+		}
+	}
+	for _, alarm := range alarms(t) {
+		for _, q := range alarm.Metrics {
+			if q.Namespace == a.Namespace {
+				used[metric{q.Name, strings.Join(q.Dimensions, " ")}] = true
+			}
+		}
+	}
+	if diff := cmp.Diff(used, shipped, cmp.AllowUnexported(metric{})); diff != "" || len(used) == 0 {
+		t.Errorf("figures of the machines in %s (-alarms +agent.json), want some:\n%s", a.Namespace, diff)
 	}
 }
 

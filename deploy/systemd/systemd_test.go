@@ -131,6 +131,7 @@ func TestUnits_FitTheProgramsAndTheirSettings(t *testing.T) {
 		for name, want := range map[string]string{
 			"ExecStart": "/opt/holdfast/bin/" + program, "EnvironmentFile": "/etc/holdfast/" + program + ".env",
 			"Type": "notify", "Restart": "always", "StartLimitIntervalSec": "0", // in [Unit]: verify looks
+			"LogRateLimitIntervalSec": "0", // the journal keeps every line of a rush
 		} {
 			if got := u.one(t, name); got != want {
 				t.Errorf("%s: %s: got %s, want %s", unitFile(program), name, got, want)

@@ -18,7 +18,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		admissions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_admission_total",
-			Help: "Admission decisions, by outcome: the admit script's word, unacknowledged, or error.",
+			Help: "Admission decisions, by outcome: the admit script's word, unacknowledged, breaker, or error.",
 		}, []string{"outcome"}),
 		ackFailures: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_ack_failures_total",
@@ -35,10 +35,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		outcomes: map[string]prometheus.Counter{},
 	}
-	for _, outcome := range []string{"level_full", "sold_out", "duplicate", "not_open", "invalid_code", "email_mismatch", "admitted", "unacknowledged", "error"} {
+	// An alarm sees the first of an outcome only over a zero.
+	for _, outcome := range []string{"level_full", "sold_out", "duplicate", "not_open", "invalid_code", "email_mismatch", "admitted", "unacknowledged", "breaker", "error"} {
 		m.outcomes[outcome] = m.admissions.WithLabelValues(outcome)
 	}
-	// An alarm sees the first failure only over a zero.
+	// As above.
 	for _, s := range []*script{
 		admitScript, attachScript, queuedScript, undoScript, beginPayScript, endPayScript, settleScript, releaseScript, lateScript, doneScript,
 	} {

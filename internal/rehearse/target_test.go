@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"holdfast/internal/app"
+	"holdfast/internal/booking"
 	"holdfast/internal/config"
 	"holdfast/internal/mockgateway"
 	"holdfast/internal/rehearse"
@@ -287,6 +288,16 @@ func (w *world) interrupted(t *testing.T, o rehearse.Options) {
 	if f := w.status(t); !f.Open {
 		t.Error("booking after an interruption: got closed, want it as it was")
 	}
+	// The seats that were taken lapse meanwhile, which is nobody's change.
+	testenv.Eventually(t, func() error {
+		s, err := w.Sample(t.Context())
+		for phase, n := range s.Phases {
+			if phase != string(booking.PhasePaid) {
+				err = errors.Join(err, fmt.Errorf("%d rows are %s", n, phase))
+			}
+		}
+		return err
+	})
 	// And another does not begin over it.
 	w.wantRefused(t, o, "an earlier rehearsal", "booking is open: close it (seatctl close)")
 }

@@ -1,6 +1,7 @@
 package stackcheck_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -70,6 +71,31 @@ func metricNames() (map[string]bool, error) {
 	return all, nil
 }
 
+// shippedMetrics are the figures of a machine that the CloudWatch agent ships, and the
+// namespace that it puts them into.
+func shippedMetrics() (namespace string, names map[string]bool, err error) {
+	text, err := os.ReadFile(filepath.Join(root, "deploy/cloudwatch/agent.json"))
+	if err != nil {
+		return "", nil, err
+	}
+	var agent struct {
+		Metrics struct {
+			Namespace string
+			Collected map[string]struct{ Measurement []string } `json:"metrics_collected"`
+		}
+	}
+	if err := json.Unmarshal(text, &agent); err != nil {
+		return "", nil, fmt.Errorf("agent.json: %w", err)
+	}
+	names = map[string]bool{}
+	for plugin, c := range agent.Metrics.Collected {
+		for _, m := range c.Measurement {
+			names[plugin+"_"+m] = true
+		}
+	}
+	return agent.Metrics.Namespace, names, nil
+}
+
 var (
 	metricRow  = regexp.MustCompile("(?m)^\\| `(holdfast_[a-z_]+)` \\|")
 	runbook    = regexp.MustCompile(`docs/runbooks/[a-z-]+\.md`)
@@ -89,6 +115,10 @@ func alarmProblems(d *stackcheck.Deployment) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
+	host, shipped, err := shippedMetrics()
+	if err != nil {
+		return []string{err.Error()}
+	}
 	// An alarm speaks to a topic of its own region: the alarms stack's, or the edge's.
 	topics := map[string]string{"alarms": exportedValue(d, "Topic"), "edge": stackcheck.Reference("edge", "AlarmTopic", "")}
 	filtered := map[string]bool{}
@@ -103,7 +133,7 @@ func alarmProblems(d *stackcheck.Deployment) []string {
 			}
 		}
 	}
-	alarmed := map[string]bool{}
+	alarmed, heard := map[string]bool{}, map[metric]bool{}
 	for at, r := range d.Each("AWS::CloudWatch::Alarm") {
 		full := stackcheck.Text(r.Properties["AlarmName"])
 		_, name, _ := strings.Cut(full, "-")
@@ -114,11 +144,16 @@ func alarmProblems(d *stackcheck.Deployment) []string {
 		}
 		ours := false
 		for _, m := range metricsOf(r.Properties) {
+			heard[m] = true
 			switch {
 			case m.namespace == functions.Namespace:
 				ours = true
 				if !metrics[m.name] {
 					out = append(out, fmt.Sprintf("%s: no process exports %s", at, m.name))
+				}
+			case m.namespace == host:
+				if !shipped[m.name] {
+					out = append(out, fmt.Sprintf("%s: agent.json does not ship %s", at, m.name))
 				}
 			case strings.HasPrefix(m.namespace, functions.Namespace+"/"):
 				ours = true
@@ -143,6 +178,13 @@ func alarmProblems(d *stackcheck.Deployment) []string {
 			out = append(out, fmt.Sprintf("%s: does not say what missing data means", at))
 		}
 	}
+	for at := range d.Each("AWS::Lambda::EventSourceMapping") {
+		for _, name := range []string{"OnFailureDestinationDeliveredEventCount", "DroppedEventCount"} {
+			if !heard[metric{"AWS/Lambda", name, "EventSourceMappingUUID=" + stackcheck.Reference(at.Template, at.ID, "")}] {
+				out = append(out, fmt.Sprintf("%s: no alarm hears its %s: what it gave up on", at, name))
+			}
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if !alarmed[name] {
 			out = append(out, fmt.Sprintf("alarms.yaml: no alarm for the alert %s", name))
@@ -151,18 +193,25 @@ func alarmProblems(d *stackcheck.Deployment) []string {
 	return out
 }
 
-type metric struct{ namespace, name string }
+// metric is one that an alarm looks at, its dimensions as name=value in their order.
+type metric struct{ namespace, name, dimensions string }
 
 // metricsOf are the metrics that an alarm looks at.
 func metricsOf(p map[string]any) []metric {
 	var all []metric
-	for _, m := range stackcheck.List(p["Metrics"]) {
-		if stat := stackcheck.Get(m, "MetricStat", "Metric"); stat != nil {
-			all = append(all, metric{stackcheck.Text(stackcheck.Get(stat, "Namespace")), stackcheck.Text(stackcheck.Get(stat, "MetricName"))})
+	add := func(of any) {
+		if stackcheck.Get(of, "MetricName") == nil {
+			return
 		}
+		var dimensions []string
+		for _, d := range stackcheck.List(stackcheck.Get(of, "Dimensions")) {
+			dimensions = append(dimensions, stackcheck.Text(stackcheck.Get(d, "Name"))+"="+stackcheck.Text(stackcheck.Get(d, "Value")))
+		}
+		all = append(all, metric{stackcheck.Text(stackcheck.Get(of, "Namespace")), stackcheck.Text(stackcheck.Get(of, "MetricName")), strings.Join(dimensions, " ")})
 	}
-	if p["MetricName"] != nil {
-		all = append(all, metric{stackcheck.Text(p["Namespace"]), stackcheck.Text(p["MetricName"])})
+	for _, m := range stackcheck.List(p["Metrics"]) {
+		add(stackcheck.Get(m, "MetricStat", "Metric"))
 	}
+	add(p)
 	return all
 }

@@ -49,6 +49,7 @@ func comparisons() []comparison {
 		{"the permissions", permissionProblems},
 		{"Redis and its users", redisProblems},
 		{"the secrets", secretProblems},
+		{"the buckets", bucketProblems},
 		{"the alarms", alarmProblems},
 		{"the units and their logs", unitProblems},
 	}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -31,6 +33,7 @@ func Rules() []Rule {
 		{"log retention", logRetention},
 		{"snapshots of the ledger", ledgerSnapshots},
 		{"kept data", keptData},
+		{"late figures", lateFigures},
 		{"tags", tags},
 		{"exports", exports},
 		{"imports", imports},
@@ -118,10 +121,15 @@ func (r *report) openIngress(at At, rule any) {
 	}
 }
 
+// ofGateway tells whether a NAT gateway has the address, also one that a condition leaves
+// out: the address is then held for it.
 func ofGateway(d *Deployment, address At) bool {
-	want := Reference(address.Template, address.ID, "AllocationId")
-	for _, r := range d.Each("AWS::EC2::NatGateway") {
-		if r.Properties["AllocationId"] == want {
+	for _, body := range pairs(field(d.Stack(address.Template).Template.root, "Resources")) {
+		allocation := field(field(body, "Properties"), "AllocationId")
+		if kind := field(body, "Type"); kind == nil || kind.Value != "AWS::EC2::NatGateway" || allocation == nil {
+			continue
+		}
+		if name, attribute := function(allocation); name == "GetAtt" && attribute.Value == address.ID+".AllocationId" {
 			return true
 		}
 	}
@@ -394,7 +402,13 @@ func ledgerSnapshots(d *Deployment) []string {
 	return out
 }
 
-// dataPolicies are what a resource that holds data may say of its end.
+// kept is the DeletionPolicy of what stays when its stack goes. Retain alone also keeps it
+// when a first creation that failed is rolled back, and its name is then taken when the
+// stack is created again. UpdateReplacePolicy has no such value.
+const kept = "RetainExceptOnCreate"
+
+// dataPolicies are what a resource that holds data may say of its end; as a DeletionPolicy
+// Retain is kept.
 func dataPolicies() map[string][]string {
 	return map[string][]string{
 		"AWS::DynamoDB::Table":               {"Retain"},
@@ -412,10 +426,13 @@ func keptData(d *Deployment) []string {
 	var out report
 	allowed := dataPolicies()
 	for at, r := range d.Each(slices.Collect(maps.Keys(allowed))...) {
-		for _, policy := range []struct{ name, got string }{{"DeletionPolicy", r.DeletionPolicy}, {"UpdateReplacePolicy", r.UpdateReplacePolicy}} {
-			if !slices.Contains(allowed[r.Type], policy.got) {
-				out.add(at, "%s is %q, want %s: it holds data", policy.name, policy.got, strings.Join(allowed[r.Type], " or "))
-			}
+		want := strings.Join(allowed[r.Type], " or ")
+		if got := r.UpdateReplacePolicy; !slices.Contains(allowed[r.Type], got) {
+			out.add(at, "UpdateReplacePolicy is %q, want %s: it holds data", got, want)
+		}
+		want = strings.ReplaceAll(want, "Retain", kept)
+		if got := r.DeletionPolicy; !slices.Contains(strings.Split(want, " or "), got) {
+			out.add(at, "DeletionPolicy is %q, want %s: it holds data", got, want)
 		}
 		switch r.Type {
 		case "AWS::DynamoDB::Table":
@@ -432,6 +449,51 @@ func keptData(d *Deployment) []string {
 		}
 	}
 	return out
+}
+
+// latest is how late a figure may reach CloudWatch, in seconds, before an alarm may take
+// it for missing.
+const latest = 240
+
+var (
+	filled = regexp.MustCompile(`\bFILL\(`)
+	epoch  = regexp.MustCompile(`\bEPOCH\((\w+)\)`)
+)
+
+// lateFigures: a figure that is late is none that is missing. FILL gives the minutes that
+// have none yet a value, so an alarm on it waits until so many have it that no lateness
+// explains them. EPOCH has a value where its metric has none, and arithmetic takes that
+// metric for 0 there; IF leaves such minutes out.
+func lateFigures(d *Deployment) []string {
+	var out report
+	for at, r := range d.Each("AWS::CloudWatch::Alarm") {
+		period := 0
+		for _, m := range List(r.Properties["Metrics"]) {
+			period = max(period, number(Get(m, "MetricStat", "Period")), number(Get(m, "Period")))
+		}
+		datapoints := number(r.Properties["DatapointsToAlarm"])
+		if datapoints == 0 {
+			datapoints = number(r.Properties["EvaluationPeriods"])
+		}
+		for _, m := range List(r.Properties["Metrics"]) {
+			expression := Text(Get(m, "Expression"))
+			if filled.MatchString(expression) && datapoints*period < latest {
+				out.add(at, "%s takes what is late for missing after %d s, want %d s at least", expression, datapoints*period, latest)
+			}
+			for _, e := range epoch.FindAllStringSubmatch(expression, -1) {
+				if !strings.HasPrefix(expression, "IF("+e[1]+",") {
+					out.add(at, "%s has a value where %s has none, want it within IF(%s, ...)", expression, e[1], e[1])
+				}
+			}
+		}
+	}
+	return out
+}
+
+// number is a value that is a whole number, else 0.
+func number(v any) int {
+	n, _ := strconv.Atoi(Text(v)) // the linter refuses what is none
+	return n
 }
 
 // Untaggable are the types in use here that take no tags.
@@ -500,7 +562,7 @@ func Exports() map[string][]string {
 			"BalancerArn", "BalancerFullName", "BalancerDnsName", "TargetGroupFullName", "FleetName", "ApiLogGroup",
 			"WorkerLogGroup", "MetricsLogGroup",
 		},
-		"functions": {"SyncFunctionName", "ExpiryFunctionName", "FailedChangesBucket"},
+		"functions": {"SyncFunctionName", "ExpiryFunctionName", "SyncSourceId", "ExpirySourceId", "FailedChangesBucket"},
 		"alarms":    {"Topic"},
 	}
 }

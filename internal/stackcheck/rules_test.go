@@ -24,6 +24,11 @@ func resource(kind, properties string) string {
 	return "Resources:\n  A:\n    Type: AWS::" + kind + "\n    Properties: " + properties + "\n"
 }
 
+// alarmOn is a template with an alarm A on an expression over a metric.
+func alarmOn(period, expression, periods string) string {
+	return resource("CloudWatch::Alarm", "{"+periods+", Metrics: [{Id: m, MetricStat: {Period: "+period+"}}, {Id: e, Expression: '"+expression+"'}]}")
+}
+
 const (
 	blocked = "PublicAccessBlockConfiguration: {BlockPublicAcls: true, BlockPublicPolicy: true, IgnorePublicAcls: true, RestrictPublicBuckets: true}"
 	plain   = "PolicyDocument: {Statement: [{Effect: Deny, Principal: '*', Action: 'x:*', Resource: '*', Condition: {Bool: {'aws:SecureTransport': false}}}]}"
@@ -45,6 +50,8 @@ func TestRules_SayWhatIsWrongAndNothingElse(t *testing.T) {
 		{"public access", "subnet", resource("EC2::Subnet", "{MapPublicIpOnLaunch: true}"), "MapPublicIpOnLaunch"},
 		{"public access", "address", resource("EC2::EIP", "{}"), "no NAT gateway"},
 		{"public access", "a gateway's address", resource("EC2::EIP", "{}") + "  B: {Type: AWS::EC2::NatGateway, Properties: {AllocationId: !GetAtt A.AllocationId}}\n", ""},
+		{"public access", "the address of a gateway that is not made", resource("EC2::EIP", "{}") + "  B: {Type: AWS::EC2::NatGateway, Condition: No, Properties: {AllocationId: !GetAtt A.AllocationId}}\nConditions: {No: !Equals [a, b]}\n", ""},
+		{"public access", "the address beside a gateway's", resource("EC2::EIP", "{}") + "  B: {Type: AWS::EC2::NatGateway, Properties: {AllocationId: !GetAtt C.AllocationId}}\n  C: {Type: AWS::EC2::EIP}\n", "A: a public address that no NAT gateway"},
 		{"public access", "instance", resource("EC2::LaunchTemplate", "{LaunchTemplateData: {NetworkInterfaces: [{DeviceIndex: 0}]}}"), "AssociatePublicIpAddress"},
 		{"public access", "instance with a key", resource("EC2::LaunchTemplate", "{LaunchTemplateData: {KeyName: k}}"), "Session Manager"},
 		{"public access", "private instance", resource("EC2::LaunchTemplate", "{LaunchTemplateData: {NetworkInterfaces: [{AssociatePublicIpAddress: false}]}}"), ""},
@@ -110,12 +117,22 @@ func TestRules_SayWhatIsWrongAndNothingElse(t *testing.T) {
 		{"snapshots of the ledger", "last", "Resources: {A: {Type: AWS::ElastiCache::ReplicationGroup, DeletionPolicy: Snapshot, Properties: {SnapshotRetentionLimit: 0}}}", "policy of Snapshot"},
 		{"snapshots of the ledger", "off", resource("ElastiCache::ReplicationGroup", "{SnapshotRetentionLimit: 0}"), ""},
 
-		{"kept data", "key", resource("KMS::Key", "{}"), "DeletionPolicy is \"\", want Retain"},
-		{"kept data", "kept key", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: Retain, UpdateReplacePolicy: Retain}}", ""},
-		{"kept data", "bucket", "Resources: {A: {Type: AWS::S3::Bucket, DeletionPolicy: Retain, UpdateReplacePolicy: Retain}}", "versioning"},
-		{"kept data", "replaced key", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: Retain, UpdateReplacePolicy: Delete}}", "UpdateReplacePolicy is \"Delete\""},
-		{"kept data", "database", "Resources: {A: {Type: AWS::RDS::DBInstance, DeletionPolicy: Delete, UpdateReplacePolicy: Snapshot}}", "want Snapshot or Retain"},
-		{"kept data", "table", "Resources: {A: {Type: AWS::DynamoDB::Table, DeletionPolicy: Retain, UpdateReplacePolicy: Retain, Properties: {DeletionProtectionEnabled: true}}}", "point-in-time recovery"},
+		{"kept data", "key", resource("KMS::Key", "{}"), "DeletionPolicy is \"\", want RetainExceptOnCreate"},
+		{"kept data", "key that is in the way of a second creation", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: Retain, UpdateReplacePolicy: Retain}}", "DeletionPolicy is \"Retain\", want RetainExceptOnCreate"},
+		{"kept data", "key whose replacement CloudFormation does not know", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: RetainExceptOnCreate, UpdateReplacePolicy: RetainExceptOnCreate}}", "UpdateReplacePolicy is \"RetainExceptOnCreate\", want Retain"},
+		{"kept data", "kept key", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: RetainExceptOnCreate, UpdateReplacePolicy: Retain}}", ""},
+		{"kept data", "bucket", "Resources: {A: {Type: AWS::S3::Bucket, DeletionPolicy: RetainExceptOnCreate, UpdateReplacePolicy: Retain}}", "versioning"},
+		{"kept data", "replaced key", "Resources: {A: {Type: AWS::KMS::Key, DeletionPolicy: RetainExceptOnCreate, UpdateReplacePolicy: Delete}}", "UpdateReplacePolicy is \"Delete\""},
+		{"kept data", "database", "Resources: {A: {Type: AWS::RDS::DBInstance, DeletionPolicy: Delete, UpdateReplacePolicy: Snapshot}}", "want Snapshot or RetainExceptOnCreate"},
+		{"kept data", "table", "Resources: {A: {Type: AWS::DynamoDB::Table, DeletionPolicy: RetainExceptOnCreate, UpdateReplacePolicy: Retain, Properties: {DeletionProtectionEnabled: true}}}", "point-in-time recovery"},
+
+		{"late figures", "filled", alarmOn("60", "FILL(m, 0)", "EvaluationPeriods: 2"), "after 120 s, want 240 s"},
+		{"late figures", "filled for long", alarmOn("300", "FILL(m, 0)", "EvaluationPeriods: 1"), ""},
+		{"late figures", "filled, some of many", alarmOn("60", "MIN(FILL(METRICS(), 0))", "EvaluationPeriods: 5, DatapointsToAlarm: 3"), "after 180 s"},
+		{"late figures", "filled, most of many", alarmOn("60", "MIN(FILL(METRICS(), 0))", "EvaluationPeriods: 5, DatapointsToAlarm: 4"), ""},
+		{"late figures", "age", alarmOn("60", "EPOCH(m) - m", "EvaluationPeriods: 5"), "within IF(m, ...)"},
+		{"late figures", "age where another is", alarmOn("60", "IF(n, EPOCH(m) - m)", "EvaluationPeriods: 5"), "within IF(m, ...)"},
+		{"late figures", "age of what is there", alarmOn("60", "IF(m, EPOCH(m) - m)", "EvaluationPeriods: 2"), ""},
 
 		{"tags", "none", resource("SQS::Queue", "{}"), "holdfast:deployment"},
 		{"tags", "both", resource("SQS::Queue", "{Tags: [{Key: holdfast:deployment, Value: x}, {Key: holdfast:part, Value: one}]}"), ""},

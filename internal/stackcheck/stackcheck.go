@@ -1,7 +1,8 @@
 // Package stackcheck reads the CloudFormation templates and holds them to the house's
 // rules: nothing is public, everything is encrypted, nothing that holds data goes with
-// its stack, no old ledger can come back, every permission that is wide says why. Its
-// tests compare the templates with the programs besides.
+// its stack, no old ledger can come back, no alarm takes a late figure for a missing one,
+// every permission that is wide says why. Its tests compare the templates with the
+// programs besides.
 //
 // A template is evaluated as CloudFormation does, for given parameters and for what
 // other stacks export: conditions, mappings and functions. What only a made resource

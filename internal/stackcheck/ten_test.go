@@ -31,6 +31,9 @@ func damages() []damage {
 		{"a log is kept for ever", "functions", "      RetentionInDays: !Ref LogRetention\n", "", "log retention", "has no RetentionInDays"},
 		{"Redis is saved every day", "data", "SnapshotRetentionLimit: 0", "SnapshotRetentionLimit: 1", "snapshots of the ledger", "an old ledger"},
 		{"the database goes with its stack", "backoffice", "DeletionPolicy: Snapshot", "DeletionPolicy: Delete", "kept data", `DeletionPolicy is "Delete"`},
+		{"a table that is in the way of its second creation", "data", "  Table:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: RetainExceptOnCreate", "  Table:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: Retain", "kept data", `DeletionPolicy is "Retain"`},
+		{"an age of what is late", "alarms", "'IF(last, EPOCH(last) + PERIOD(last) - last)'", "'EPOCH(last) + PERIOD(last) - last'", "late figures", "has a value where last has none"},
+		{"late figures taken for missing", "alarms", "Expression: 'MIN([apis, workers])'}\n      ComparisonOperator: LessThanThreshold\n      Threshold: 1\n      EvaluationPeriods: 5\n      DatapointsToAlarm: 4", "Expression: 'MIN([apis, workers])'}\n      ComparisonOperator: LessThanThreshold\n      Threshold: 1\n      EvaluationPeriods: 2", "late figures", "InstanceDown: FILL(api, 0) takes what is late for missing after 120 s"},
 		{"a tag of another part", "compute", "Value: compute}", "Value: network}", "tags", "want compute"},
 		{"an export is gone", "compute", "Export: {Name: !Sub '${Deployment}:WorkerLogGroup'}", "Export: {Name: !Sub '${Deployment}:WorkerLogs'}", "exports", "does not export WorkerLogGroup"},
 
@@ -60,6 +63,10 @@ func damages() []damage {
 		{"a user that may do anything", "data", "on resetkeys resetchannels -@all ~{sale}:* ~token:*", "on resetchannels +@all ~{sale}:* ~token:*", "Redis and its users", "AccessString has +@all"},
 		{"a loader that opens the sale", "data", "%R~{sale}:booking:open ", "~{sale}:booking:open ", "Redis and its users", "may write ~{sale}:booking:open"},
 		{"a secret without a key", "data", `{"seal_key":`, `{"sealing":`, "the secrets", "its keys"},
+		{"a release that can be overwritten", "data", "Condition: {'Null': {'s3:if-none-match': 'true'}}", "Condition: {'Null': {'s3:if-match': 'true'}}", "the buckets", "releases/* may be overwritten"},
+		{"exports that stay for ever", "data", "            Prefix: exports/\n            ExpirationInDays: 30\n            NoncurrentVersionExpiration: {NoncurrentDays: 1}", "            Prefix: exports/\n            ExpirationInDays: 30", "the buckets", "exports/ has no end, old versions included"},
+		{"an absent page that is forbidden", "data", "Action: s3:ListBucket", "Action: s3:ListBucketVersions", "the buckets", "CloudFront may not s3:ListBucket"},
+		{"an empty path that lists the bucket", "edge", "        DefaultRootObject: index.html\n", "", "the buckets", "no DefaultRootObject"},
 		{"a call that is not allowed", "compute", "                  - dynamodb:GetItem\n", "", "the permissions", "does not allow dynamodb:GetItem"},
 		{"more than a program calls", "compute", "- dynamodb:Scan\n", "- dynamodb:Scan\n                  - dynamodb:DeleteTable\n", "the permissions", "allows dynamodb:DeleteTable, which no program calls"},
 		{"a balancer that lets everybody in", "compute", ":SecretString:previous", ":SecretString:current", "the origin secret", "the key previous"},
@@ -68,6 +75,8 @@ func damages() []damage {
 		{"an alarm without a runbook", "alarms", "docs/runbooks/queue-unread.md", "docs/runbooks/nothing.md", "the alarms", "names no runbook that there is"},
 		{"an alarm that nobody hears", "alarms", "AlarmActions: [!Ref Topic]", "AlarmActions: []", "the alarms", "nobody would hear it"},
 		{"an alarm on a metric that there is not", "alarms", "holdfast_queue_depth", "holdfast_queue_length", "the alarms", "no process exports holdfast_queue_length"},
+		{"a figure of the machines that nobody ships", "alarms", "MetricName: disk_used_percent", "MetricName: mem_used_percent", "the alarms", "agent.json does not ship mem_used_percent"},
+		{"what a function gave up on is not heard", "alarms", "${Deployment}:ExpirySourceId", "${Deployment}:SyncSourceId", "the alarms", "ExpirySource: no alarm hears its OnFailureDestinationDeliveredEventCount"},
 		{"an alert without an alarm", "alarms", "'${Deployment}-LedgerMismatch'", "'${Deployment}-LedgerDiffers'", "the alarms", "no alarm for the alert LedgerMismatch"},
 	}
 }

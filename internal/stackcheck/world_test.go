@@ -74,7 +74,7 @@ func given() map[string]string {
 func deployments() map[string]map[string]string {
 	launch := map[string]string{
 		"Size": "launch", "AccessLogs": "yes", "AlarmEmail": "operators@seats.example.org", "FlowLogs": "ALL",
-		"HostedZoneId": "Z0123456789ABCDEFGHIJ", "RunbookBase": "https://code.example.org/holdfast/",
+		"HostedZoneId": "Z0123456789ABCDEFGHIJ", "Zones": region + "b," + region + "c," + region + "a", "RunbookBase": "https://code.example.org/holdfast/",
 	}
 	durable := maps.Clone(launch)
 	durable["EngineMode"], durable["RedisNode"], durable["Acks"] = "durable", "-0001-00", "0"

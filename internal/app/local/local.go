@@ -18,11 +18,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -320,7 +323,10 @@ func writeFile(path string, content []byte) error {
 }
 
 // ports are the listeners. Gateway and admin get a free port once and keep it in
-// the data folder: a payment link must still lead somewhere after a restart.
+// the data folder: a payment link must still lead somewhere after a restart. They are
+// chosen below those that systems hand out to connections, one of which could have it
+// when this run starts again. To admin nothing leads but holdfast.env, which is written
+// anew: it gives way.
 type ports struct{ api, gateway, admin net.Listener }
 
 type savedPorts struct {
@@ -330,7 +336,7 @@ type savedPorts struct {
 
 func openPorts(ctx context.Context, s settings) (_ *ports, err error) {
 	path := filepath.Join(s.data, "ports.json")
-	saved := savedPorts{Gateway: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	var saved savedPorts
 	if text, err := os.ReadFile(path); err == nil {
 		if err := json.Unmarshal(text, &saved); err != nil {
 			return nil, fmt.Errorf("%s: %w; remove the file to have new ports chosen", path, err)
@@ -348,17 +354,36 @@ func openPorts(ctx context.Context, s settings) (_ *ports, err error) {
 		name, addr string
 		into       *net.Listener
 	}{{"page and API (-addr)", s.addr, &p.api}, {"mock gateway (" + path + ")", saved.Gateway, &p.gateway}, {"admin (" + path + ")", saved.Admin, &p.admin}} {
-		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", l.addr)
+		if *l.into, err = listen(ctx, l.addr); errors.Is(err, syscall.EADDRINUSE) && l.into == &p.admin {
+			*l.into, err = listen(ctx, "")
+		}
 		if err != nil {
+			*l.into = nil
 			return nil, fmt.Errorf("%s: %w: another program has this address", l.name, err)
 		}
-		*l.into = ln
 	}
 	text, err := json.Marshal(savedPorts{Gateway: p.gateway.Addr().String(), Admin: p.admin.Addr().String()})
 	if err != nil {
 		return nil, err
 	}
 	return p, writeFile(path, text)
+}
+
+// listen takes that address; of none a port of its choice.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	if addr != "" {
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	}
+	const first, last, tries = 10000, 32767, 100 // IANA's range begins at 49152, Linux's at 32768
+	var taken error
+	for range tries {
+		ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+mathrand.IntN(last-first+1))))
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return ln, err
+		}
+		taken = err
+	}
+	return nil, taken
 }
 
 func (p *ports) gatewayURL() string { return "http://" + p.gateway.Addr().String() }

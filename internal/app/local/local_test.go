@@ -9,11 +9,13 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/mail"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -352,4 +354,42 @@ func TestLocal_RefusesWhatItCannotRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Another program may have the admin port meanwhile, to which nothing leads; the gateway's
+// stays, since payment links lead there. Both are chosen where no system hands out ports.
+func TestLocal_KeepsTheGatewaysPortAndGivesWayWithItsOwn(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{"PATH": t.TempDir()}
+	data, addr := t.TempDir(), testenv.FreeAddr(t)
+	ports := func() (p struct{ Gateway, Admin string }) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(data, "ports.json"))
+		if err == nil {
+			err = json.Unmarshal(text, &p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	s := start(t, data, addr, env)
+	first := ports()
+	s.Kill()
+	for _, at := range []string{first.Gateway, first.Admin} {
+		_, port, err := net.SplitHostPort(at)
+		if n, _ := strconv.Atoi(port); err != nil || n < 10000 || n > 32767 {
+			t.Errorf("port chosen: got %s, %v, want one of 10000 to 32767", at, err)
+		}
+	}
+	other, err := net.Listen("tcp", first.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	s = start(t, data, addr, env)
+	if got := ports(); got.Gateway != first.Gateway || got.Admin == first.Admin {
+		t.Errorf("ports of the second start: got %+v, want the gateway of %+v and another admin", got, first)
+	}
+	s.Kill()
 }
