@@ -267,6 +267,25 @@ func TestSpent_IsWhatTheRehearsalMeasured(t *testing.T) {
 	}
 }
 
+// The rehearsal's processor seconds stand in docs/benchmarks.md too.
+func TestRehearsal_IsTheOneOfTheBenchmarks(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/benchmarks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, row, _ := strings.Cut(string(text), "| processor seconds: api, crowd, Redis, replica, gateway, worker | ")
+	row, _, _ = strings.Cut(row, " |")
+	_, m := capacity.Rehearsal()
+	var api, crowd, redis, replica, gateway, worker float64
+	if _, err := fmt.Sscanf(row, "%f, %f, %f, %f, %f, %f", &api, &crowd, &redis, &replica, &gateway, &worker); err != nil {
+		t.Fatalf("docs/benchmarks.md: row %q: %v", row, err)
+	}
+	if got := (capacity.CPU{API: api, Redis: redis, Replica: replica, Worker: worker}); got != m {
+		t.Errorf("docs/benchmarks.md: got %+v, want the model's %+v", got, m)
+	}
+}
+
 func TestModel_SameInputsSameFigures(t *testing.T) {
 	t.Parallel()
 	if diff := cmp.Diff(capacity.Tables(capacity.Current()), capacity.Tables(capacity.Current())); diff != "" {
