@@ -32,8 +32,8 @@ release: ## archives, functions, checksums and lists of contents of the commit, 
 run: ## everything in one process: page, API, worker, reconciler, mock gateway
 	go run ./cmd/local
 
-profile: ## processor profiles of the rush and of the rejection path in build/, for go tool pprof; two minutes
-	@mkdir -p build
-	go build -o build/seatctl ./cmd/seatctl
-	build/seatctl rehearse --scale 0.4 --hold 10s --profile build/rush.pprof --out build/rush.html
-	build/seatctl bench hotpath --profile build/reject.pprof > build/reject.json
+profile: ## processor profiles of the rush and of the rejection path in artefacts/, for go tool pprof; two minutes
+	@mkdir -p artefacts
+	go build -o artefacts/seatctl ./cmd/seatctl
+	artefacts/seatctl rehearse --scale 0.4 --hold 10s --profile artefacts/rush.pprof --out artefacts/rush.html
+	artefacts/seatctl bench hotpath --profile artefacts/reject.pprof > artefacts/reject.json
