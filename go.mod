@@ -2,6 +2,8 @@ module holdfast
 
 go 1.26.7
 
+toolchain go1.26.10
+
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/alecthomas/kong v1.17.0

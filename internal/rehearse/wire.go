@@ -112,7 +112,7 @@ func (w *wire) ask(ctx context.Context, l *line, target *url.URL, h http.Header,
 	if _, err := l.in.Peek(1); err != nil {
 		return reply{}, false, err
 	}
-	resp, err := http.ReadResponse(l.in, nil)
+	resp, err := http.ReadResponse(l.in, nil) //nolint:bodyclose // it is read to its end, or the connection is closed: to close it would read on
 	if err != nil {
 		return reply{}, true, err
 	}
