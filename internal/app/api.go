@@ -102,8 +102,9 @@ type API struct {
 	flights *flight.Group
 	codes   booking.CodeRule
 	wall    *wall.Wall
-	// entrance watches from Run on.
+	// entrance and mails are at work from Run on.
 	entrance *overload.Guard
+	mails    *overload.Later
 	extras   Extras
 	closers  []func() error
 }
@@ -253,8 +254,11 @@ func (a *API) wire() error {
 	if err != nil {
 		return err
 	}
+	// In the rush a confirmation is what can wait.
+	a.entrance = overload.New(a.reg)
+	a.mails = overload.NewLater(a.entrance.Busy, a.flights.Go)
 	settler, err := settle.New(settle.Deps{
-		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: a.Drivers.Mailer, Sale: a.Gate, Background: a.flights,
+		Ledger: a.Gate, Gateway: a.Gateway, Store: a.Drivers.Store, Mailer: a.Drivers.Mailer, Sale: a.Gate, Background: a.mails,
 		BookingURL: resultURL, ExecuteTimeout: a.cfg.ExecuteTimeout, Now: a.now, Log: a.log, Registerer: a.reg,
 	})
 	if err != nil {
@@ -317,7 +321,6 @@ func (a *API) wire() error {
 	if a.cfg.Pages {
 		pages = &httpapi.Pages{Objects: a.Drivers.Objects, Sales: a.Gate}
 	}
-	a.entrance = overload.New(a.reg)
 	a.Edge, err = httpapi.New(httpapi.Deps{
 		Booker: book, Finder: &checkout.Finder{Seats: a.Gate, BookingURL: bookingURL}, Settler: settler, Viewer: &checkout.Viewer{Rows: a.Gate, Records: a.Drivers.Store, Refusal: paygate.RefusalOf},
 		Sealer: sealer, Background: a.flights, Entrance: a.entrance, Codes: a.codes,
@@ -421,6 +424,8 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	g.Go(func() error { return a.lease.Keep(sweeping, a.log, a.elected) })
 	g.Go(func() error { return a.Token.Keep(sweeping) })
 	g.Go(func() error { return a.wall.Run(sweeping) })
+	mailed := make(chan struct{}) // those that wait have begun
+	g.Go(func() error { defer close(mailed); return a.mails.Run(sweeping) })
 
 	select {
 	case <-ctx.Done():
@@ -439,6 +444,7 @@ func (a *API) Run(ctx context.Context, ln, admin net.Listener) error {
 	defer cancel()
 	edge.SetKeepAlivesEnabled(false)
 	err := edge.Shutdown(drain)
+	<-mailed
 	a.flights.Close()
 	err = errors.Join(err, a.flights.Wait(drain))
 	stopWork()

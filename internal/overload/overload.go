@@ -29,6 +29,8 @@ const (
 	// much to do: with processors to spare it is microseconds, and a garbage collection
 	// or a neighbour on the machine takes a few milliseconds.
 	tooLong = 100 * time.Millisecond
+	// noticeable is a wait that says that no processor is to spare.
+	noticeable = 10 * time.Millisecond
 	// fewest waits to judge by.
 	fewest = 20
 	// alwaysFree is how many may be under way whatever the readings are: so few are not
@@ -51,6 +53,7 @@ type Guard struct {
 	begun, refused atomic.Int64 // since the last look; the refused are among the begun
 	share          atomic.Int64 // of those before it that were refused, in 1/1000
 	underWay       atomic.Int64
+	waiting        atomic.Int64 // what the last look found, ns
 }
 
 // New refuses nothing until Run runs.
@@ -84,6 +87,9 @@ func (g *Guard) Enter() (leave func(), ok bool) {
 
 func (g *Guard) leave() { g.underWay.Add(-1) }
 
+// Busy tells whether goroutines wait for a processor now, so that what can wait should.
+func (g *Guard) Busy() bool { return time.Duration(g.waiting.Load()) > noticeable }
+
 // Run watches until ctx ends, which is no error.
 func (g *Guard) Run(ctx context.Context) error {
 	tick := time.NewTicker(every)
@@ -92,6 +98,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			g.limit.Store(noLimit)
+			g.waiting.Store(0)
 			return nil
 		case <-tick.C:
 			g.look()
@@ -106,8 +113,10 @@ func (g *Guard) look() {
 	begun, refused := g.begun.Swap(0), g.refused.Swap(0)
 	g.share.Store(refused * 1000 / max(1, begun))
 	limit := g.limit.Load()
+	waited := g.waited()
+	g.waiting.Store(int64(waited))
 	switch {
-	case g.waited() > tooLong:
+	case waited > tooLong:
 		g.calm = 0
 		limit = max(1, min(limit, begun-refused)*9/10)
 	case limit == noLimit:

@@ -76,6 +76,23 @@ func TestGuard_RefusesWhileGoroutinesWait(t *testing.T) {
 	}
 }
 
+func TestGuard_BusyBeforeItRefuses(t *testing.T) {
+	t.Parallel()
+	g, w := guard(t)
+	for i, c := range []struct {
+		short, noticed, long uint64
+		busy                 bool
+	}{{1000, 0, 0, false}, {800, 200, 0, true}, {950, 50, 0, false}, {800, 0, 200, true}, {0, 5, 0, false}, {1000, 0, 0, false}} {
+		w.counts[0] += c.short
+		w.counts[2] += c.noticed // 20 to 200 ms
+		w.counts[3] += c.long
+		g.look()
+		if got := g.Busy(); got != c.busy {
+			t.Errorf("look %d: got busy %t, want %t", i+1, got, c.busy)
+		}
+	}
+}
+
 func TestGuard_NeverRefusesTheFewAndJudgesByNoFew(t *testing.T) {
 	t.Parallel()
 	g, w := guard(t)

@@ -77,8 +77,8 @@ type Sale interface {
 	Sale(ctx context.Context) (booking.Sale, error)
 }
 
-// Background runs work that must not end with the request that started it, and
-// that a drain waits for. It refuses when draining.
+// Background runs work that must not end with the request that started it, at once or when
+// there is time for it, and that a drain waits for. It refuses when draining.
 type Background interface {
 	Go(fn func()) bool
 }

@@ -1,0 +1,121 @@
+package overload
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// mostWait is how long a piece of work waits for a calmer moment: longer than the worst
+	// of a rush, and nothing beside the minutes in which a mail is promised.
+	mostWait = 20 * time.Second
+	// lookAgain is from one look for a calmer moment to the next.
+	lookAgain = 250 * time.Millisecond
+	// atOnce is how much of it runs at one time: it is to fill what is free, and not to
+	// bring the next rush.
+	atOnce = 8
+)
+
+// Later runs work that can wait, in its order: at once while there are processors to
+// spare, and else when there are or after 20 s. What has not begun when the process ends is
+// begun then, and counted among what a drain waits for. Safe for concurrent use.
+type Later struct {
+	busy func() bool
+	run  func(fn func()) bool
+
+	mu     sync.Mutex
+	queue  []later
+	ending bool
+	wake   chan struct{} // holds one token while something may be waiting
+}
+
+type later struct {
+	fn    func()
+	until time.Time // it waits no longer
+}
+
+// NewLater asks busy whether there is too much to do, and has run count and start what
+// begins; run answers false when nothing may begin any more. Nothing begins before Run.
+func NewLater(busy func() bool, run func(fn func()) bool) *Later {
+	return &Later{busy: busy, run: run, wake: make(chan struct{}, 1)}
+}
+
+// Go has fn run sooner or later, and answers false, and does not, when nothing may begin
+// any more.
+func (l *Later) Go(fn func()) bool {
+	l.mu.Lock()
+	if l.ending {
+		l.mu.Unlock()
+		return l.run(fn)
+	}
+	l.queue = append(l.queue, later{fn, time.Now().Add(mostWait)})
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Run begins what waits until ctx ends, and then all that is left. It returns nil.
+func (l *Later) Run(ctx context.Context) error {
+	defer l.end()
+	slots := make(chan struct{}, atOnce)
+	for {
+		next, ok := l.first()
+		var pause <-chan time.Time
+		switch {
+		case !ok: // until there is something
+		case l.busy() && time.Now().Before(next.until):
+			pause = time.After(lookAgain)
+		default:
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			l.drop()
+			free := func() { <-slots }
+			if !l.run(func() { defer free(); next.fn() }) {
+				free()
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause:
+		case <-l.wake:
+		}
+	}
+}
+
+// first is what has waited longest.
+func (l *Later) first() (later, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) == 0 {
+		return later{}, false
+	}
+	return l.queue[0], true
+}
+
+// drop takes the first from the queue.
+func (l *Later) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue[0] = later{}
+	l.queue = l.queue[1:]
+}
+
+// end begins what is left, and has what comes later begin at once.
+func (l *Later) end() {
+	l.mu.Lock()
+	left := l.queue
+	l.queue, l.ending = nil, true
+	l.mu.Unlock()
+	for _, w := range left {
+		l.run(w.fn)
+	}
+}
