@@ -18,16 +18,17 @@ const (
 )
 
 // Later runs work that can wait, in its order: at once while there are processors to
-// spare, and else when there are or after 20 s. What has not begun when the process ends is
-// begun then, and counted among what a drain waits for. Safe for concurrent use.
+// spare, and else when there are or after 20 s. What has not begun when Run ends is begun
+// then, and counted among what a drain waits for; before Run and after it, everything is
+// begun at once. Safe for concurrent use.
 type Later struct {
 	busy func() bool
 	run  func(fn func()) bool
 
-	mu     sync.Mutex
-	queue  []later
-	ending bool
-	wake   chan struct{} // holds one token while something may be waiting
+	mu      sync.Mutex
+	queue   []later
+	running bool
+	wake    chan struct{} // holds one token while something may be waiting
 }
 
 type later struct {
@@ -36,7 +37,7 @@ type later struct {
 }
 
 // NewLater asks busy whether there is too much to do, and has run count and start what
-// begins; run answers false when nothing may begin any more. Nothing begins before Run.
+// begins; run answers false when nothing may begin any more.
 func NewLater(busy func() bool, run func(fn func()) bool) *Later {
 	return &Later{busy: busy, run: run, wake: make(chan struct{}, 1)}
 }
@@ -45,7 +46,7 @@ func NewLater(busy func() bool, run func(fn func()) bool) *Later {
 // any more.
 func (l *Later) Go(fn func()) bool {
 	l.mu.Lock()
-	if l.ending {
+	if !l.running {
 		l.mu.Unlock()
 		return l.run(fn)
 	}
@@ -58,8 +59,12 @@ func (l *Later) Go(fn func()) bool {
 	return true
 }
 
-// Run begins what waits until ctx ends, and then all that is left. It returns nil.
+// Run has things wait until ctx ends, and then begins all that is left. It returns nil, and
+// is called once.
 func (l *Later) Run(ctx context.Context) error {
+	l.mu.Lock()
+	l.running = true
+	l.mu.Unlock()
 	defer l.end()
 	slots := make(chan struct{}, atOnce)
 	for {
@@ -113,7 +118,7 @@ func (l *Later) drop() {
 func (l *Later) end() {
 	l.mu.Lock()
 	left := l.queue
-	l.queue, l.ending = nil, true
+	l.queue, l.running = nil, false
 	l.mu.Unlock()
 	for _, w := range left {
 		l.run(w.fn)

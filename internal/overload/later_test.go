@@ -28,9 +28,15 @@ func deferring(t *testing.T) *deferred {
 	t.Helper()
 	d := new(deferred)
 	d.Later = overload.NewLater(d.busy.Load, d.flights.Go)
+	d.busy.Store(true)
+	d.Go(d.piece(0))
+	d.want(t, "before it runs", 0)
+	d.busy.Store(false)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = d.Run(ctx) }()
+	synctest.Wait()
+	d.begun = nil
 	d.end = func() { cancel(); <-done }
 	t.Cleanup(d.end)
 	return d
@@ -130,6 +136,7 @@ func TestLater_ARefusalTakesNoPlace(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); _ = l.Run(ctx) }()
+		synctest.Wait()
 		for range 30 {
 			l.Go(func() {})
 		}
