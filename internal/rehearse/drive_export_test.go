@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"slices"
 	"time"
 
+	"holdfast/internal/mockgateway"
 	"holdfast/internal/saleops"
 )
 
@@ -112,3 +114,52 @@ func (w Wire) Get(ctx context.Context, path string, within time.Duration) (statu
 
 // Close ends it.
 func (w Wire) Close() { w.w.close() }
+
+// Pretended is a deployment of which only this is there.
+type Pretended struct {
+	deployment
+	Exported string // what bookings export prints
+	Listed   []mockgateway.Listed
+	Sampled  Sample
+	Err      error // of the sample
+}
+
+// Ctl answers every command with the export.
+func (p *Pretended) Ctl(context.Context, string, ...string) (stdout, stderr []byte, code int) {
+	return []byte(p.Exported), nil, 0
+}
+
+func (p *Pretended) payments(context.Context) ([]mockgateway.Listed, error) { return p.Listed, nil }
+
+// Break breaks nothing.
+func (p *Pretended) Break(context.Context, Fault) (func(context.Context) error, error) {
+	return func(context.Context) error { return nil }, nil
+}
+
+// Sample is a part of one, with an error about the rest.
+func (p *Pretended) Sample(context.Context) (Sample, error) { return p.Sampled, p.Err }
+
+// Money is what the gateway's list says of the sale of that epoch.
+func (p *Pretended) Money(ctx context.Context, epoch string) (unaccounted []string, lost int, err error) {
+	m, err := (&drill{on: p, epoch: epoch}).money(ctx)
+	return m.unaccounted, m.lost, err
+}
+
+// Faulty counts the faults that lasted, of a crowd that leaves after so long.
+func (p *Pretended) Faulty(ctx context.Context, stays time.Duration, faults ...Fault) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, stays)
+	defer cancel()
+	d := &drill{Options: Options{Faults: faults, Log: io.Discard}, on: p, began: time.Now()}
+	err := d.breakThings(ctx, time.Now(), NewMeasure(time.Now()))
+	return d.broken, err
+}
+
+// Watch samples for so long, of a sale of that cap, and tells the worst.
+func (p *Pretended) Watch(ctx context.Context, lasts time.Duration, seats int) (oversold, looks, kept int) {
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	d := &drill{Options: Options{Log: io.Discard}, on: p, began: time.Now()}
+	d.sale.Cap = seats
+	d.watch(ctx)
+	return d.most.oversold, d.most.looks, len(d.samples)
+}

@@ -1,14 +1,18 @@
 package rehearse_test
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"holdfast/internal/booking"
+	"holdfast/internal/mockgateway"
 	"holdfast/internal/rehearse"
 	"holdfast/internal/saleops"
 )
@@ -227,4 +231,69 @@ func TestMeasure_NothingHeardIsNothing(t *testing.T) {
 	if r.RateAchieved != 0 || r.HoldsCreated != 0 || len(r.Seconds) != 0 || r.Answers == nil {
 		t.Errorf("got %+v, want zeros", r)
 	}
+}
+
+// Money that moved for an attempt that neither ledger nor store knows is in the gateway's
+// own list alone.
+func TestMoney_CountsWhatOnlyTheGatewayKnows(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	epoch, earlier := booking.NewEpoch(now), booking.NewEpoch(now.Add(-time.Hour))
+	payment := func(epoch string, faults []mockgateway.Fault, of ...mockgateway.ListedTransaction) mockgateway.Listed {
+		invoice := booking.Invoice(booking.CandidateHash("AB-100001"), booking.AttemptID(epoch, booking.NewAttemptSuffix(now)))
+		return mockgateway.Listed{Invoice: invoice, Faults: faults, Transactions: of}
+	}
+	moved := func(id string, refunds ...mockgateway.ListedRefund) mockgateway.ListedTransaction {
+		return mockgateway.ListedTransaction{TrxID: id, Refunds: refunds}
+	}
+	p := &rehearse.Pretended{
+		Exported: "transaction,epoch\nPAID1," + epoch + "\nOLD1," + earlier + "\n",
+		Listed: []mockgateway.Listed{
+			payment(epoch, nil, moved("PAID1")),
+			payment(epoch, nil, moved("BACK1", mockgateway.ListedRefund{})),
+			payment(epoch, nil),
+			payment(earlier, nil, moved("EARLIER1")), // another sale's
+			payment(epoch, []mockgateway.Fault{{Name: mockgateway.FaultAnswerLost, Applied: 1}}, moved("LOST1")),
+			payment(epoch, []mockgateway.Fault{{Name: mockgateway.FaultAnswerLost}}), // it did not come to that
+			payment(epoch, nil, moved("OLD1")),                                       // an earlier sale's record is none of this one's
+		},
+	}
+	unaccounted, lost, err := p.Money(t.Context(), epoch)
+	if err != nil || lost != 1 {
+		t.Errorf("got %d answers lost, %v, want 1", lost, err)
+	}
+	if diff := cmp.Diff([]string{"LOST1", "OLD1"}, unaccounted); diff != "" {
+		t.Errorf("transactions that are nobody's (-want +got):\n%s", diff)
+	}
+}
+
+func TestFaults_OneThatIsCutShortDoesNotCount(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			stays time.Duration
+			want  int
+		}{{time.Millisecond, 0}, {29 * time.Second, 0}, {31 * time.Second, 1}, {41 * time.Second, 1}, {43 * time.Second, 2}} {
+			got, err := new(rehearse.Pretended).Faulty(t.Context(), c.stays, rehearse.FaultQueue, rehearse.FaultWorker)
+			if err != nil || got != c.want {
+				t.Errorf("a crowd that stays for %s: got %d faults, %v, want %d", c.stays, got, err, c.want)
+			}
+		}
+	})
+}
+
+// What a sample did read is judged, though it is a gap in the curves.
+func TestWatch_JudgesWhatAPartOfASampleSays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := &rehearse.Pretended{Sampled: rehearse.Sample{Left: map[string]int{"N1": 2}, Taken: 105}, Err: errors.New("the queue does not answer")}
+		oversold, looks, kept := p.Watch(t.Context(), 10500*time.Millisecond, 100)
+		if oversold != 5 || looks != 10 || kept != 0 {
+			t.Errorf("seats alone: got %d oversold at %d looks, %d kept, want 5, 10 and none", oversold, looks, kept)
+		}
+		p.Sampled = rehearse.Sample{}
+		if oversold, looks, _ := p.Watch(t.Context(), 10500*time.Millisecond, 100); oversold != 0 || looks != 0 {
+			t.Errorf("nothing: got %d oversold at %d looks, want no look", oversold, looks)
+		}
+	})
 }
