@@ -316,7 +316,7 @@ func TestOpening_ByItselfWithAWrongClock(t *testing.T) {
 		t.Run(off.String(), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, setting{closed: true})
-			if err := w.api.Gate.OpenAt(t.Context(), time.Now().Add(12*time.Second)); err != nil {
+			if err := w.api.Gate.OpenAt(t.Context(), time.Now().Add(20*time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			w.published(t, func(body string) bool { return strings.Contains(body, "opens_at") })
@@ -325,7 +325,7 @@ func TestOpening_ByItselfWithAWrongClock(t *testing.T) {
 			p.open("/")
 			p.waitPhase("soon")
 			p.waitFor("#countdown")
-			p.until("a countdown of seconds", `/^00:00:[01][0-9]$/.test(text('#countdown-figure'))`)
+			p.until("a countdown of seconds", `/^00:00:[012][0-9]$/.test(text('#countdown-figure'))`)
 			p.wantOff()
 			if off > 0 {
 				p.look("form-soon")
@@ -630,7 +630,9 @@ func TestOffline_GoesOnByItself(t *testing.T) {
 func TestAnswerLost_TheRepeatTakesNoSecondSeat(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, setting{})
-	p := visit(t, w, "/")
+	p := newPerson(t, w).newTab()
+	p.watches("#wait")
+	p.open("/")
 	p.fillIn(0, "N1")
 	var once sync.Once
 	var keys []string
@@ -650,7 +652,7 @@ func TestAnswerLost_TheRepeatTakesNoSecondSeat(t *testing.T) {
 		return false
 	})
 	p.click("#submit")
-	p.waitFor("#wait")
+	p.waitSight("Trying again in")
 	p.waitAtGateway()
 	w.front.answers(nil)
 	if len(keys) != 2 || keys[0] == "" || keys[0] != keys[1] {

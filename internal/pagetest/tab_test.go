@@ -59,6 +59,7 @@ type tab struct {
 	mu       sync.Mutex
 	bad      []string // what no page may do
 	asks     []string // what was requested, method and address
+	sights   []string // what stood in the places that watches was told, in its order
 }
 
 // visit opens the site's page at that path, in a new tab of a new person's.
@@ -114,6 +115,10 @@ func (p *tab) hear(event any) {
 	case *network.EventLoadingFailed:
 		if e.BlockedReason != "" {
 			bad("a request that the browser blocked: %s", e.BlockedReason)
+		}
+	case *runtime.EventBindingCalled:
+		if e.Name == sighted {
+			p.sights = append(p.sights, e.Payload)
 		}
 	case *network.EventRequestWillBeSent:
 		p.asks = append(p.asks, e.Request.Method+" "+e.Request.URL)
@@ -420,6 +425,58 @@ func (p *tab) waitHeard(slug string) {
 	if n := eval[int](p, said); n != 1 {
 		p.t.Errorf("the words of %s aloud: got %d times, want 1", slug, n)
 	}
+}
+
+// sighted is the name by which a page tells the test what stands in a watched place.
+const sighted = "sighted"
+
+// watches notes whatever a person could read at the selector in the pages that are opened
+// from now on. For words that pass by themselves: until may look too late for them, and
+// the page that had them may have gone.
+func (p *tab) watches(selector string) {
+	p.t.Helper()
+	call(p, runtime.AddBinding, runtime.AddBindingParams{Name: sighted})
+	p.before(fmt.Sprintf(`document.addEventListener('DOMContentLoaded', () => {
+		%s
+		let was = '';
+		const look = () => {
+			const is = seen(%[2]q) ? text(%[2]q) : '';
+			if (is && is !== was) sighted(is);
+			was = is;
+		};
+		new MutationObserver(look).observe(document, {subtree: true, childList: true, characterData: true, attributes: true});
+		look();
+	})`, words, selector))
+}
+
+// waitSight waits until these words stood in the watched place since the last sight that
+// was waited for.
+func (p *tab) waitSight(words string) {
+	p.t.Helper()
+	testenv.Eventually(p.t, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		i := slices.IndexFunc(p.sights, func(s string) bool { return strings.Contains(s, words) })
+		if i < 0 {
+			return fmt.Errorf("no sight of %q; seen since the last one: %q", words, p.sights)
+		}
+		p.sights = p.sights[i+1:]
+		return nil
+	})
+}
+
+// goesOn moves the page's clocks on by d and waits for the request that this brings: what
+// is on show until then is still of the time before.
+func (p *tab) goesOn(d time.Duration, request string) {
+	p.t.Helper()
+	before := p.asked(request)
+	p.ahead(d)
+	testenv.Eventually(p.t, func() error {
+		if p.asked(request) == before {
+			return fmt.Errorf("no %s after %s on the page's clock", request, d)
+		}
+		return nil
+	})
 }
 
 // glance is the person's eye back on the tab, which wakes its page up.

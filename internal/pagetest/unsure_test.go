@@ -188,17 +188,19 @@ func TestOffline_CostsNothingAndReturnsSpread(t *testing.T) {
 	p := newPerson(t, w).newTab()
 	p.clockMoves()
 	p.before(`Math.random = () => 0.9`)
+	p.watches("#wait")
 	p.open("/")
 	p.fillIn(0, "N1")
 	p.offline(true)
 	p.click("#submit")
+	p.waitSight("Waiting for a connection")
+	for _, d := range []time.Duration{5 * time.Minute, time.Minute} {
+		p.goesOn(d, "POST /book")
+		p.waitSight("Waiting for a connection") // a try that is not the last
+	}
 	p.waitAnswer("offline")
-	p.ahead(5 * time.Minute)
-	p.until("a try, without a connection, that is not the last", `seen('#wait') && $('#answer[data-slug="offline"]')`)
-	p.ahead(time.Minute)
-	p.waitText("#wait", "Waiting for a connection")
 	p.offline(false)
-	p.waitText("#wait", "Trying again in")
+	p.waitSight("Trying again in")
 	p.waitAtGateway()
 	w.wantSeats(t, "P0000 held")
 }
@@ -381,6 +383,7 @@ func TestReturn_IsRepeatedUntilItIsHeard(t *testing.T) {
 	p := newPerson(t, w).newTab()
 	p.napsQuickly()
 	p.listens()
+	p.watches("#time")
 	p.open("/")
 	p.books(0, "N1")
 	p.waitAtGateway()
@@ -390,7 +393,7 @@ func TestReturn_IsRepeatedUntilItIsHeard(t *testing.T) {
 	p.pays()
 	p.waitFor(`#result[data-slug="returning"]`)
 	p.waitHeard("returning")
-	p.waitText("#time", "(try 2)")
+	p.waitSight("(try 2)")
 	if err := w.pair.Primary.Thaw(); err != nil {
 		t.Fatal(err)
 	}
