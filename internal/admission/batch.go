@@ -26,12 +26,13 @@ import (
 //
 // Small batches keep Redis and the process at work at the same time. But on a machine that
 // has too much to do a turn takes a hundred times as long, and with a small bound on it
-// next to nobody would be admitted just then: when many wait, a turn takes along all of
-// them. One run of the script is short whatever the batch, so that Redis serves others in
+// next to nobody would be admitted just then: when many wait, or one has waited for long, a
+// turn takes along all of them. One run of the script is short whatever the batch, so that Redis serves others in
 // between.
 const (
 	runMost      = 32                    // admissions in one run of the script, and in one pipeline
 	crowd        = 8 * runMost           // with more that wait, a pipeline has as many runs as it takes
+	longWait     = 4 * time.Millisecond  // and so when somebody has waited that long for a turn
 	batchMost    = 32 * runMost          // in one pipeline, even so
 	waitingMost  = 8192                  // admissions that may wait for a turn; more are told to try again
 	batchTimeout = time.Second           // one pipeline
@@ -56,6 +57,8 @@ type job struct {
 	level    int    // number of its level among the batch's
 	rest     []byte // what only a seat needs
 	room     [64]byte
+
+	joined time.Time // the queue, for a turn
 
 	// signal carries one message at a time; the outcome is set before the last.
 	signal  chan signal
@@ -178,6 +181,7 @@ func (q *group) join(j *job) (place, error) {
 	if len(q.waiting) >= q.most {
 		return place{}, errCrowded
 	}
+	j.joined = time.Now()
 	q.waiting = append(q.waiting, j)
 	q.tickLater()
 	return place{turn: q.turn, lone: q.lone}, nil
@@ -189,7 +193,7 @@ func (q *group) take() []*job {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := min(len(q.waiting), runMost)
-	if len(q.waiting) > crowd {
+	if len(q.waiting) > crowd || n > 0 && time.Since(q.waiting[0].joined) > longWait {
 		n = min(len(q.waiting), batchMost)
 	}
 	batch := make([]*job, 0, n)

@@ -65,3 +65,32 @@ func TestTick_WakesThoseWhoseTimeIsOverAndNobodyElse(t *testing.T) {
 		t.Errorf("at work: got %d batches after the only one's end, want none", len(q.atWork))
 	}
 }
+
+// A turn that took long has too much to do behind it, not Redis: those who wait must not
+// each wait for a turn of thirty-two.
+func TestTake_TakesAlongAllOnceSomebodyHasWaitedForLong(t *testing.T) {
+	t.Parallel()
+	const wait = 3 * runMost
+	taken := func(since time.Duration) int {
+		q := group{most: waitingMost, led: true}
+		for range wait {
+			if _, err := q.join(&job{ctx: t.Context(), until: time.Now().Add(time.Hour), signal: make(chan signal, 1)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, j := range q.waiting {
+			j.joined = time.Now().Add(-since)
+		}
+		return len(q.take())
+	}
+	if n := taken(-time.Hour); n != runMost {
+		t.Errorf("nobody has waited for long: got %d taken, want %d", n, runMost)
+	}
+	if n := taken(longWait + time.Millisecond); n != wait {
+		t.Errorf("somebody has waited for long: got %d taken, want all %d", n, wait)
+	}
+	q := group{most: waitingMost, led: true}
+	if n := len(q.take()); n != 0 {
+		t.Errorf("nobody waits: got %d taken", n)
+	}
+}
