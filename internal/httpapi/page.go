@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,10 +165,10 @@ type newest struct {
 }
 
 type reading struct {
-	done chan struct{}
-	body []byte // not to be changed
-	etag string
-	err  error
+	waiting []chan struct{} // of those whom it is for, in the order in which they came
+	body    []byte          // not to be changed
+	etag    string
+	err     error
 }
 
 const (
@@ -175,21 +176,25 @@ const (
 	readWithin = 5 * time.Second
 	// readGap is the least time between the beginnings of two reads.
 	readGap = 20 * time.Millisecond
+	// letGo is how many hear of a read before others have their turn of the processor.
+	letGo = 4
 )
 
 func (n *newest) read(ctx context.Context, key string) ([]byte, string, error) {
+	done := make(chan struct{})
 	n.mu.Lock()
 	if n.next == nil {
-		n.next = &reading{done: make(chan struct{})}
+		n.next = &reading{}
 	}
 	mine := n.next
+	mine.waiting = append(mine.waiting, done)
 	if !n.reading {
 		n.reading = true
 		go n.run(key)
 	}
 	n.mu.Unlock()
 	select {
-	case <-mine.done:
+	case <-done:
 		return mine.body, mine.etag, mine.err
 	case <-ctx.Done():
 		return nil, "", ctx.Err()
@@ -214,11 +219,23 @@ func (n *newest) run(key string) {
 		n.next, n.began = nil, time.Now()
 		n.mu.Unlock()
 		r.read(n.get, key)
+		r.tell()
+	}
+}
+
+// tell lets those go who wait, a few at a time: of hundreds at once each would stand
+// before a booking at each of its steps when no processor is to spare. Whoever yields comes
+// after all that can run.
+func (r *reading) tell() {
+	for i, done := range r.waiting {
+		close(done)
+		if i%letGo == letGo-1 {
+			runtime.Gosched()
+		}
 	}
 }
 
 func (r *reading) read(get func(ctx context.Context, key string) ([]byte, string, error), key string) {
-	defer close(r.done)
 	defer func() {
 		if p := recover(); p != nil {
 			r.err = obs.Panicked(p)
