@@ -70,7 +70,7 @@ func TestLater_WaitsForACalmMomentAndNoLonger(t *testing.T) {
 		d.busy.Store(true)
 		d.Go(d.piece(2))
 		d.Go(d.piece(3))
-		time.Sleep(19 * time.Second)
+		time.Sleep(39 * time.Second)
 		d.want(t, "busy", 1)
 		time.Sleep(2 * time.Second)
 		d.want(t, "busy for longer than that", 1, 2, 3)

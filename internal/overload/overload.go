@@ -30,7 +30,7 @@ const (
 	// or a neighbour on the machine takes a few milliseconds.
 	tooLong = 100 * time.Millisecond
 	// noticeable is a wait that says that no processor is to spare.
-	noticeable = 10 * time.Millisecond
+	noticeable = 2 * time.Millisecond
 	// fewest waits to judge by.
 	fewest = 20
 	// alwaysFree is how many may be under way whatever the readings are: so few are not

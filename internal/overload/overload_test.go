@@ -15,7 +15,7 @@ import (
 type waits struct{ counts [4]uint64 }
 
 func (w *waits) read() metrics.Float64Histogram {
-	return metrics.Float64Histogram{Counts: append([]uint64(nil), w.counts[:]...), Buckets: []float64{math.Inf(-1), 0.001, 0.02, 0.2, math.Inf(1)}}
+	return metrics.Float64Histogram{Counts: append([]uint64(nil), w.counts[:]...), Buckets: []float64{math.Inf(-1), 0.001, 0.003, 0.2, math.Inf(1)}}
 }
 
 func guard(t *testing.T) (*Guard, *waits) {
@@ -80,11 +80,15 @@ func TestGuard_BusyBeforeItRefuses(t *testing.T) {
 	t.Parallel()
 	g, w := guard(t)
 	for i, c := range []struct {
-		short, noticed, long uint64
-		busy                 bool
-	}{{1000, 0, 0, false}, {800, 200, 0, true}, {950, 50, 0, false}, {800, 0, 200, true}, {0, 5, 0, false}, {1000, 0, 0, false}} {
-		w.counts[0] += c.short
-		w.counts[2] += c.noticed // 20 to 200 ms
+		none, short, noticed, long uint64
+		busy                       bool
+	}{
+		{1000, 0, 0, 0, false}, {800, 0, 200, 0, true}, {950, 0, 50, 0, false}, {800, 0, 0, 200, true},
+		{0, 0, 5, 0, false}, {0, 1000, 0, 0, false}, {1000, 0, 0, 0, false},
+	} {
+		w.counts[0] += c.none
+		w.counts[1] += c.short   // 1 to 3 ms
+		w.counts[2] += c.noticed // 3 to 200 ms
 		w.counts[3] += c.long
 		g.look()
 		if got := g.Busy(); got != c.busy {
