@@ -73,6 +73,7 @@ func (c *Crowd) drive(ctx context.Context, site, gateway string, opened time.Tim
 	}
 	defer d.transport.CloseIdleConnections()
 	defer d.reading.close()
+	defer d.asking.close()
 	if !until(ctx, opened) {
 		return ctx.Err()
 	}
@@ -110,8 +111,9 @@ func (c *Crowd) drive(ctx context.Context, site, gateway string, opened time.Tim
 type drive struct {
 	*Crowd
 	m         *Measure
-	transport *http.Transport // of bookings and payments
+	transport *http.Transport // of payments, and of connections that are cut
 	reading   *wire
+	asking    *wire // of bookings and of payers who come back
 	hands     *hands
 	stop      context.CancelCauseFunc
 	site      *url.URL
@@ -195,6 +197,7 @@ func (c *Crowd) newDrive(site, gateway string, m *Measure, by means) (*drive, er
 		wake: make(chan struct{}, 1), states: make([]state, len(c.people)),
 		turns: make([]uint32, len(c.slots)), mocks: map[string]bool{},
 		transport: by.transport(), reading: newWire(base, readersMost, by.dial),
+		asking: newWire(base, 2*by.hands, by.dial), // the even stream's and all others
 	}
 	d.pages[0].url, d.pages[1].url = base.JoinPath("/"), base.JoinPath("result")
 	if u, err := url.Parse(gateway); err == nil && u.Host != "" {
@@ -440,27 +443,18 @@ func (d *door) RoundTrip(hit *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("hit %q of the load library: want one below %d", hit.Header.Get("X-Vegeta-Seq"), len(d.slots))
 	}
 	body, key := d.composeSlot(i)
-	ctx, cancel := context.WithTimeout(d.ctx, bookWithin)
-	resp, err := d.transport.RoundTrip(d.post(body, key).WithContext(ctx))
-	if err != nil {
-		cancel()
-		return nil, err
+	var buf []byte // vegeta's from now on
+	r := d.sendBooking(d.ctx, body, key, &buf)
+	if r.status == 0 {
+		return nil, errNoAnswer
 	}
-	resp.Body = cancelBody{resp.Body, cancel}
-	return resp, nil
+	return &http.Response{
+		StatusCode: r.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: r.header,
+		Body: io.NopCloser(bytes.NewReader(r.body)), ContentLength: int64(len(r.body)), Request: hit,
+	}, nil
 }
 
-// cancelBody frees a request's context once its answer is read.
-type cancelBody struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-// Close ends the request.
-func (b cancelBody) Close() error {
-	defer b.cancel()
-	return b.ReadCloser.Close()
-}
+var errNoAnswer = errors.New("no answer to a booking")
 
 // readAlong has the rush's readers read; each errand has its time, and all of them are
 // handed out whatever becomes of the answers.
@@ -491,14 +485,15 @@ var (
 	payBody    = []byte("outcome=success")
 )
 
-// post is a booking's request. Without GetBody the client cannot repeat it behind our
-// back when a connection breaks, which it does to one that has an Idempotency-Key.
-func (d *drive) post(body []byte, key string) *http.Request {
-	return &http.Request{
-		Method: http.MethodPost, URL: d.book, Host: d.book.Host,
-		Header: http.Header{"Content-Type": typeJSON, "Accept": typeJSON, "Idempotency-Key": {key}},
-		Body:   io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
-	}
+// bookHeader is a booking's.
+func bookHeader(key string) http.Header {
+	return http.Header{"Content-Type": typeJSON, "Accept": typeJSON, "Idempotency-Key": {key}}
+}
+
+// sendBooking sends a booking, once: it has an Idempotency-Key, and a client that repeats it when
+// the connection breaks would hide that.
+func (d *drive) sendBooking(ctx context.Context, body []byte, key string, buf *[]byte) reply {
+	return d.asking.post(ctx, d.book, bookHeader(key), body, bookWithin, buf)
 }
 
 // reply is what came to a request; status is 0 when nothing did.
@@ -533,10 +528,13 @@ func get(u *url.URL, h http.Header) *http.Request {
 // due.
 func (d *drive) read(ctx context.Context, what string, due time.Duration, u *url.URL, h http.Header, buf *[]byte) reply {
 	var r reply
-	if what == readCallback { // it may take seconds, no script gives up, and it may be on another host
-		r = send(ctx, d.transport, get(u, h), bookWithin, buf)
-	} else {
+	switch {
+	case what != readCallback:
 		r = d.reading.get(ctx, u, h, readWithin, buf)
+	case u.Host == d.site.Host && u.Scheme == d.site.Scheme: // it may take seconds, and no script gives up
+		r = d.asking.get(ctx, u, h, bookWithin, buf)
+	default:
+		r = send(ctx, d.transport, get(u, h), bookWithin, buf)
 	}
 	if ctx.Err() != nil {
 		return reply{} // stopped: it says nothing of the deployment
@@ -680,7 +678,7 @@ func (k errandKind) reads() int64 {
 // ask sends a booking that is not of the even stream, and notes its answer.
 func (d *drive) ask(ctx context.Context, due time.Duration, body []byte, key string, buf *[]byte) answer {
 	sent := d.now()
-	r := send(ctx, d.transport, d.post(body, key), bookWithin, buf)
+	r := d.sendBooking(ctx, body, key, buf)
 	a := noAnswer()
 	if r.status != 0 {
 		a = hear(r.status, r.header, r.body)
@@ -706,7 +704,10 @@ func (d *drive) runBeside(ctx context.Context, e errand, buf *[]byte) {
 		d.heard(b.who, turnAside, d.ask(ctx, e.due, body, key, buf))
 	case besideHangUp:
 		body, key := d.composeAside(b.who, false)
-		d.hangUp(ctx, e.due, d.post(body, key), buf)
+		d.hangUp(ctx, e.due, &http.Request{
+			Method: http.MethodPost, URL: d.book, Host: d.book.Host, Header: bookHeader(key),
+			Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), // without GetBody nothing is repeated
+		}, buf)
 	case besideMistyped:
 		level := d.sale.Levels[d.people[b.who].level].ID
 		d.ask(ctx, e.due, appendBooking(nil, firstCode+int(b.who), mailMistyped, level, ""), d.key(b.who, "typo", 0), buf)
@@ -715,7 +716,7 @@ func (d *drive) runBeside(ctx context.Context, e errand, buf *[]byte) {
 		d.ask(ctx, e.due, appendBooking(nil, strangerCode+int(b.who), mailOnFile, level, ""), d.key(b.who, "stranger", 0), buf)
 	case besideBot:
 		level := d.sale.Levels[int(b.who)%len(d.sale.Levels)].ID
-		r := send(ctx, d.transport, d.post(appendBooking(nil, botCode+int(b.who), mailOnFile, level, "https://example.org/"), d.key(b.who, "bot", 0)), bookWithin, buf)
+		r := d.sendBooking(ctx, appendBooking(nil, botCode+int(b.who), mailOnFile, level, "https://example.org/"), d.key(b.who, "bot", 0), buf)
 		a := hear(r.status, r.header, r.body)
 		if a.kind == kindAdmitted {
 			a.kind = kindBot

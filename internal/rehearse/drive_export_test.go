@@ -112,6 +112,14 @@ func (w Wire) Get(ctx context.Context, path string, within time.Duration) (statu
 	return r.status, string(r.body)
 }
 
+// Post sends once; status 0 is no answer.
+func (w Wire) Post(ctx context.Context, path, sent string, within time.Duration) (status int, body string) {
+	var buf []byte
+	u := &url.URL{Scheme: "http", Host: w.w.host, Path: path}
+	r := w.w.post(ctx, u, acceptJSON, []byte(sent), within, &buf)
+	return r.status, string(r.body)
+}
+
 // Close ends it.
 func (w Wire) Close() { w.w.close() }
 

@@ -10,15 +10,16 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
 
-// wire reads from one server over kept connections, of which each is its reader's alone
-// while it waits for an answer. The client of net/http hands a request from goroutine to
-// goroutine four times; on a machine that the crowd shares with what it measures, with
-// four reads to a booking, that was a quarter of all processor time. Safe for concurrent
-// use; close it.
+// wire asks one server over kept connections, of which each is its user's alone while it
+// waits for an answer. The client of net/http hands a request from goroutine to goroutine
+// four times; on a machine that the crowd shares with what it measures that was a quarter
+// of all processor time, and each of the four waited for a processor, which is no time of
+// the server's. Safe for concurrent use; close it.
 type wire struct {
 	dial  func(ctx context.Context, network, addr string) (net.Conn, error)
 	host  string // as the requests name it
@@ -59,9 +60,28 @@ func newWire(base *url.URL, most int, dial func(ctx context.Context, network, ad
 	return w
 }
 
-// get asks once; status is 0 when no answer came in time. A kept connection that the
-// server has closed meanwhile is replaced by a new one, once. The body is in buf.
+// get asks once for something that may be asked for again; status is 0 when no answer came
+// in time. A kept connection that the server has closed meanwhile is replaced by a new one,
+// once. The body is in buf.
 func (w *wire) get(ctx context.Context, target *url.URL, h http.Header, within time.Duration, buf *[]byte) reply {
+	return w.do(ctx, question{http.MethodGet, target, h, nil}, within, buf)
+}
+
+// post sends once, and never again behind our back: whether it was heard, on a connection
+// that broke, nobody knows. Else it is get.
+func (w *wire) post(ctx context.Context, target *url.URL, h http.Header, body []byte, within time.Duration, buf *[]byte) reply {
+	return w.do(ctx, question{http.MethodPost, target, h, body}, within, buf)
+}
+
+// question is a request; a GET has no body.
+type question struct {
+	method string
+	target *url.URL
+	header http.Header
+	body   []byte
+}
+
+func (w *wire) do(ctx context.Context, q question, within time.Duration, buf *[]byte) reply {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	select {
@@ -71,8 +91,13 @@ func (w *wire) get(ctx context.Context, target *url.URL, h http.Header, within t
 	}
 	defer func() { <-w.slots }()
 	if l := w.take(); l != nil {
-		r, begun, err := w.ask(ctx, l, target, h, buf)
+		r, begun, err := w.ask(ctx, l, q, buf)
 		if err == nil || begun || ctx.Err() != nil {
+			return r
+		}
+		// What broke unused has broken for all that are kept: a server that has gone.
+		w.forget()
+		if q.method != http.MethodGet {
 			return r
 		}
 	}
@@ -80,13 +105,13 @@ func (w *wire) get(ctx context.Context, target *url.URL, h http.Header, within t
 	if err != nil {
 		return reply{}
 	}
-	r, _, _ := w.ask(ctx, l, target, h, buf) // r says it
+	r, _, _ := w.ask(ctx, l, q, buf) // r says it
 	return r
 }
 
 // ask sends a request and reads its answer, and keeps the connection or closes it; begun
 // is whether some of the answer came.
-func (w *wire) ask(ctx context.Context, l *line, target *url.URL, h http.Header, buf *[]byte) (_ reply, begun bool, err error) {
+func (w *wire) ask(ctx context.Context, l *line, q question, buf *[]byte) (_ reply, begun bool, err error) {
 	keep := false
 	// Whoever stops waiting breaks the connection, which nobody can use afterwards.
 	stopped := context.AfterFunc(ctx, func() { l.Close() })
@@ -97,15 +122,7 @@ func (w *wire) ask(ctx context.Context, l *line, target *url.URL, h http.Header,
 		}
 		w.keep(l)
 	}()
-	b := append(l.out[:0], "GET "...)
-	b = append(append(b, target.RequestURI()...), " HTTP/1.1\r\nHost: "...)
-	b = append(append(b, w.host...), "\r\n"...)
-	for name, values := range h {
-		for _, v := range values {
-			b = append(append(append(append(b, name...), ": "...), v...), "\r\n"...)
-		}
-	}
-	l.out = append(b, "\r\n"...)
+	l.out = q.append(l.out[:0], w.host)
 	if _, err := l.Write(l.out); err != nil {
 		return reply{}, false, err
 	}
@@ -122,6 +139,21 @@ func (w *wire) ask(ctx context.Context, l *line, target *url.URL, h http.Header,
 	}
 	*buf, keep = body, !resp.Close
 	return reply{status: resp.StatusCode, header: resp.Header, body: body}, true, nil
+}
+
+// append adds the request as it is on the wire. Header values are ours, without line ends.
+func (q question) append(b []byte, host string) []byte {
+	b = append(append(append(b, q.method...), ' '), q.target.RequestURI()...)
+	b = append(append(append(b, " HTTP/1.1\r\nHost: "...), host...), "\r\n"...)
+	for name, values := range q.header {
+		for _, v := range values {
+			b = append(append(append(append(b, name...), ": "...), v...), "\r\n"...)
+		}
+	}
+	if q.method != http.MethodGet {
+		b = append(strconv.AppendInt(append(b, "Content-Length: "...), int64(len(q.body)), 10), "\r\n"...)
+	}
+	return append(append(b, "\r\n"...), q.body...)
 }
 
 // readAll reads to the end into the room of b.
@@ -187,6 +219,13 @@ func (w *wire) keep(l *line) {
 		return
 	}
 	w.idle = append(w.idle, l)
+}
+
+// forget closes what is kept.
+func (w *wire) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drop()
 }
 
 // drop closes what is kept; the lock is held.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -139,5 +140,60 @@ func TestWire_WaitsNoLongerThanItMay(t *testing.T) {
 	}
 	if status, _ := w.Get(t.Context(), "/", 10*time.Second); status != 200 {
 		t.Errorf("afterwards: got %d, want 200", status)
+	}
+}
+
+// A booking whose connection breaks is not sent a second time behind the crowd's back; the
+// next one has a connection that works.
+func TestWire_PostsOnceAndForgetsWhatBroke(t *testing.T) {
+	t.Parallel()
+	var heard atomic.Int64
+	came, goOn := make(chan struct{}), make(chan struct{})
+	w, made, s := reading(t, false, 4, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		switch r.URL.Path {
+		case "/together":
+			came <- struct{}{}
+			<-goOn
+		case "/cut":
+			heard.Add(1)
+			panic(http.ErrAbortHandler)
+		}
+		fmt.Fprintf(w, "%s %s %d", r.Method, body, r.ContentLength)
+	})
+	if status, body := w.Post(t.Context(), "/a", "one", 10*time.Second); status != 200 || body != "POST one 3" {
+		t.Errorf("got %d %q", status, body)
+	}
+	if status, body := w.Post(t.Context(), "/a", "", 10*time.Second); status != 200 || body != "POST  0" {
+		t.Errorf("nothing: got %d %q", status, body)
+	}
+	if n := made.Load(); n != 1 {
+		t.Errorf("got %d connections for one at a time, want 1", n)
+	}
+	if status, _ := w.Post(t.Context(), "/cut", "x", 10*time.Second); status != 0 || heard.Load() != 1 {
+		t.Errorf("an answer that is cut off: got %d, and heard %d times, want none and once", status, heard.Load())
+	}
+	var posts sync.WaitGroup
+	for range 3 {
+		posts.Go(func() {
+			if status, _ := w.Post(t.Context(), "/together", "x", 10*time.Second); status != 200 {
+				t.Errorf("together: got %d", status)
+			}
+		})
+	}
+	for range 3 {
+		<-came
+	}
+	close(goOn)
+	posts.Wait()
+	s.CloseClientConnections() // three that are kept
+	if status, _ := w.Post(t.Context(), "/a", "x", 10*time.Second); status != 0 {
+		t.Errorf("on a connection that is gone: got %d, want none", status)
+	}
+	if status, _ := w.Post(t.Context(), "/a", "x", 10*time.Second); status != 200 {
+		t.Errorf("after one that was gone: got %d, want 200: the others are gone too", status)
 	}
 }
