@@ -123,7 +123,8 @@ func TestCase29_WorkerKilledEveryTwoSeconds(t *testing.T) {
 		p := testenv.StartProgram(t, "worker", []string{dir}, nil)
 		over := time.After(life)
 		testenv.Eventually(t, func() error {
-			if done, stats := left(); done <= before {
+			// All may be done before its turn comes, on a machine that starts programs slowly.
+			if done, stats := left(); done <= before && done < bookings {
 				return fmt.Errorf("%d done before this worker, %d now: %+v", before, done, stats)
 			}
 			return nil

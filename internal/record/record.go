@@ -159,7 +159,7 @@ func (w *Worker) poll(ctx, work context.Context) {
 		if err == nil {
 			tries = 0
 		}
-		w.handle(work, ds)
+		w.handle(ctx, work, ds)
 	}
 }
 
@@ -173,7 +173,7 @@ func (w *Worker) Drain(ctx context.Context) (int, error) {
 			return done, fmt.Errorf("drain queue: %w", err)
 		}
 		ds, err := w.deps.Queue.Receive(ctx, batch, time.Second)
-		done += w.handle(ctx, ds)
+		done += w.handle(ctx, ctx, ds)
 		if err != nil {
 			return done, fmt.Errorf("drain queue: %w", err)
 		}
@@ -191,12 +191,13 @@ func (w *Worker) Drain(ctx context.Context) (int, error) {
 }
 
 // handle works on one received batch, its groups side by side, and returns how
-// many messages were done. When ctx ends it gives back what is not done.
-func (w *Worker) handle(ctx context.Context, ds []booking.Delivery) int {
+// many messages were done. When work ends it gives back what is not done; once stop has
+// ended too, there is settleTimeout for telling the queue.
+func (w *Worker) handle(stop, work context.Context, ds []booking.Delivery) int {
 	if len(ds) == 0 {
 		return 0
 	}
-	release := w.keep(ctx, ds)
+	release := w.keep(work, ds)
 	var order []string
 	groups := map[string][]booking.Delivery{}
 	for _, d := range ds {
@@ -208,23 +209,28 @@ func (w *Worker) handle(ctx context.Context, ds []booking.Delivery) int {
 	results := make([]result, len(order))
 	var wg sync.WaitGroup
 	for i, g := range order {
-		wg.Go(func() { results[i] = w.group(ctx, groups[g]) })
+		wg.Go(func() { results[i] = w.group(work, groups[g]) })
 	}
 	wg.Wait()
 	release()
 
-	// Past this point the work is done, and only telling the queue is left.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	// Past this point the work is done, and only telling the queue is left, which is worth
+	// trying until the messages come again by themselves.
+	telling, cancel := context.WithTimeout(context.WithoutCancel(work), w.deps.Visibility)
 	defer cancel()
+	defer context.AfterFunc(stop, func() {
+		sleep(telling, settleTimeout)
+		cancel()
+	})()
 	var done []string
 	for _, r := range results {
 		done = append(done, r.done...)
 	}
-	w.remove(ctx, done)
+	w.remove(telling, done)
 	for _, r := range results {
 		for _, receipt := range r.left {
-			if err := w.deps.Queue.Delay(ctx, receipt, r.after); err != nil { // it comes back by itself, later
-				w.deps.Log.WarnContext(ctx, "give a booking back to the queue", "error", err)
+			if err := w.deps.Queue.Delay(telling, receipt, r.after); err != nil { // it comes back by itself, later
+				w.deps.Log.WarnContext(telling, "give a booking back to the queue", "error", err)
 			}
 		}
 	}
@@ -430,26 +436,30 @@ func existing(state booking.RecordState) string {
 	}
 }
 
-// remove deletes messages that are done, and tries again what the queue did not
-// delete. What stays is delivered again and found done.
+// remove deletes messages that are done. While the queue does not answer it goes on until
+// ctx ends; what the queue refuses to delete it tries a few times. What stays is delivered
+// again and found done.
 func (w *Worker) remove(ctx context.Context, receipts []string) {
 	var err error
-	for tries := 1; len(receipts) > 0; tries++ {
+	for tries, refused := 1, 0; len(receipts) > 0; tries++ {
 		var failed []string
-		failed, err = w.deps.Queue.Delete(ctx, receipts)
+		failed, err = w.delete(ctx, receipts)
 		if err == nil {
-			receipts = failed
+			receipts, refused = failed, refused+1
 		}
-		if tries == 3 || ctx.Err() != nil {
+		if refused == 3 || len(receipts) > 0 && !sleep(ctx, backoff(tries)) {
 			break
-		}
-		if len(receipts) > 0 {
-			sleep(ctx, backoff(tries))
 		}
 	}
 	if len(receipts) > 0 {
 		w.deps.Log.WarnContext(ctx, "delete bookings from the queue: some will come again", "left", len(receipts), "error", err)
 	}
+}
+
+func (w *Worker) delete(ctx context.Context, receipts []string) (failed []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	return w.deps.Queue.Delete(ctx, receipts)
 }
 
 // keep hides the messages in hand for as long as they are worked on. The

@@ -591,6 +591,54 @@ func TestRun_QueueOutageEndsByItself(t *testing.T) {
 	})
 }
 
+// A queue that is out for less time than messages stay hidden costs no second delivery:
+// what was done is deleted once the queue is back.
+func TestRun_WhatIsDoneIsDeletedAfterAnOutageOfTheQueue(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		rec := b.send(b.booking(), "")
+		over := make(chan struct{})
+		b.queue.onDelete = func([]string) ([]string, error) {
+			select {
+			case <-over:
+				return nil, nil
+			default:
+				b.queue.cut.Store(true)
+				return nil, errDown
+			}
+		}
+		stop := b.run()
+		<-time.After(30 * time.Second)
+		close(over)
+		b.queue.cut.Store(false)
+		b.within(5*time.Second, "queue empty", b.emptied)
+		stop()
+		b.held(rec)
+		if got := b.queue.maxReceives.Load(); got != 1 {
+			t.Errorf("deliveries: got %d, want 1", got)
+		}
+	})
+}
+
+// A stop does not wait for a queue that is out for longer than it says.
+func TestRun_StopWithTheQueueOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		rec := b.send(b.booking(), "")
+		asked := make(chan struct{}, 1000)
+		b.queue.onDelete = func([]string) ([]string, error) {
+			asked <- struct{}{}
+			return nil, errDown
+		}
+		stop := b.run()
+		<-asked
+		begun := time.Now()
+		stop()
+		if took := time.Since(begun); took > 6*time.Second {
+			t.Errorf("a stop took %s, want 5 s, about: the work is done", took)
+		}
+		b.held(rec)
+	})
+}
+
 // TestRun_KilledWorkersLoseAndDoubleNothing ends workers in turn by a stop and
 // by cutting their line to the queue in the midst of their work, as a kill does.
 func TestRun_KilledWorkersLoseAndDoubleNothing(t *testing.T) {
