@@ -55,6 +55,34 @@ func Looked() []string { return slices.Clone(looked) }
 // Watched is the rule about the samples.
 func Watched(looks int, lasted time.Duration) Rule { return watched(extremes{looks: looks}, lasted) }
 
+// OwnAge is ownAge with spans of seconds before now; one that ends after it still lasts.
+func OwnAge(age float64, stopped ...[2]float64) float64 {
+	now := time.Now()
+	before := func(s float64) time.Time { return now.Add(-time.Duration(s * float64(time.Second))) }
+	var spans []span
+	for _, s := range stopped {
+		sp := span{from: before(s[0])}
+		if s[1] >= 0 {
+			sp.to = before(s[1])
+		}
+		spans = append(spans, sp)
+	}
+	return ownAge(age, now, spans)
+}
+
+// JudgeQueue is the queue's rule over the oldest message that was seen, whole and without
+// what the rehearsal did to it.
+func JudgeQueue(age, own float64, m *Measure) Rule {
+	var r Report
+	judge(&r, saleops.Report{}, extremes{looks: 1, queueLooks: 1, queueAge: age, queueOwn: own}, m)
+	for _, rule := range slices.Backward(r.Rules) { // the first of that name is the audit's
+		if rule.Name == "queue" {
+			return rule
+		}
+	}
+	return Rule{}
+}
+
 // Away says when the rehearsal had the API away.
 func (m *Measure) Away(from, to time.Time) { m.away(from); m.back(to) }
 

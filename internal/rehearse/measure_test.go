@@ -2,6 +2,7 @@ package rehearse_test
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -273,7 +274,7 @@ func TestFaults_OneThatIsCutShortDoesNotCount(t *testing.T) {
 		for _, c := range []struct {
 			stays time.Duration
 			want  int
-		}{{time.Millisecond, 0}, {29 * time.Second, 0}, {31 * time.Second, 1}, {41 * time.Second, 1}, {43 * time.Second, 2}} {
+		}{{time.Millisecond, 0}, {29 * time.Second, 0}, {31 * time.Second, 1}, {36 * time.Second, 1}, {38 * time.Second, 2}} {
 			got, err := new(rehearse.Pretended).Faulty(t.Context(), c.stays, rehearse.FaultQueue, rehearse.FaultWorker)
 			if err != nil || got != c.want {
 				t.Errorf("a crowd that stays for %s: got %d faults, %v, want %d", c.stays, got, err, c.want)
@@ -296,4 +297,37 @@ func TestWatch_JudgesWhatAPartOfASampleSays(t *testing.T) {
 			t.Errorf("nothing: got %d oversold at %d looks, want no look", oversold, looks)
 		}
 	})
+}
+
+// What the rehearsal itself held back is not the deployment's, and nothing else is excused.
+func TestQueue_IsJudgedWithoutTheTimeThatItWasHeldBack(t *testing.T) {
+	t.Parallel()
+	const lasts = -1
+	for name, c := range map[string]struct {
+		age     float64
+		stopped [][2]float64
+		want    float64
+	}{
+		"no fault":                      {10, nil, 10},
+		"over before it was sent":       {10, [][2]float64{{60, 30}}, 10},
+		"sent before, taken after":      {40, [][2]float64{{35, 5}}, 10},
+		"sent while it lasted":          {20, [][2]float64{{35, 5}}, 5},
+		"it lasts, and it was sent in":  {20, [][2]float64{{35, lasts}}, 0},
+		"it lasts, and was sent before": {37, [][2]float64{{35, lasts}}, 2},
+		"two of them":                   {40, [][2]float64{{35, 25}, {20, 5}}, 15},
+	} {
+		if got := rehearse.OwnAge(c.age, c.stopped...); math.Abs(got-c.want) > 0.01 {
+			t.Errorf("%s: got %.2f s, want %.2f s", name, got, c.want)
+		}
+	}
+	m := rehearse.NewMeasure(time.Now())
+	if r := rehearse.JudgeQueue(31, 1, m); !r.Holds || !strings.Contains(r.Figure, "31.0 s with") {
+		t.Errorf("held back for 30 s of 31: got %+v, want it to hold and to say both", r)
+	}
+	if r := rehearse.JudgeQueue(31, 4.1, m); r.Holds {
+		t.Errorf("4.1 s of its own: got %+v, want it broken", r)
+	}
+	if r := rehearse.JudgeQueue(2, 2, m); !r.Holds || r.Figure != "2.0 s" {
+		t.Errorf("nothing held back: got %+v", r)
+	}
 }

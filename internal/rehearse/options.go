@@ -61,7 +61,7 @@ const (
 
 // Faults are all of them, in the order in which "all" has them happen.
 func Faults() []Fault {
-	return []Fault{FaultReplies, FaultAPI, FaultWorker, FaultGateway, FaultRedis, FaultQueue}
+	return []Fault{FaultAPI, FaultRedis, FaultQueue, FaultGateway, FaultReplies, FaultWorker}
 }
 
 const (
