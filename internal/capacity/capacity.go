@@ -223,8 +223,8 @@ func Current() Inputs {
 		API: API{
 			Refusal:   modelled(40, "µs", "[hot path](benchmarks.md#hot-path): 68 µs of two cores, less load generator and Redis"),
 			Admission: modelled(200, "µs", "[hot path](benchmarks.md#hot-path): 473 µs of two cores, less load generator, Redis and replica"),
-			Payment:   modelled(5_000, "µs", byRest+", SQLite's writes included; profile it on AWS"),
-			Crowded:   modelled(1.85, "", "scale-1 rehearsal: Redis, replica and worker took 48 s, their costs add up to 26 s; the API's costs have it in them"),
+			Payment:   modelled(4_550, "µs", byRest+", SQLite's writes included; profile it on AWS"),
+			Crowded:   modelled(1.80, "", "scale-1 rehearsal: Redis, replica and worker took 45 s, their costs add up to 25 s; the API's costs have it in them"),
 			Core:      modelled(1, "", "taken as equal; run `seatctl bench hotpath` on the instance"),
 			Ceiling:   given(0.6, "", "house rule: a zone can fail and two thirds carry the peak"),
 		},

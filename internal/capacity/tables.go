@@ -237,12 +237,12 @@ func limitRows(in Inputs, one, ten sized) [][]string {
 }
 
 // Rehearsal is what was done in the scale-1 rehearsal on two cores, and the seconds of
-// CPU that were measured of it: 31,200 holds and 570,000 other requests in 200 s. How
-// many of those reached Redis is modelled: some 70,000 bookings that took no seat and
+// CPU that were measured of it: 31,100 holds and 580,000 other requests in 200 s. How
+// many of those reached Redis is modelled: some 50,000 bookings that took no seat and
 // 80,000 looks at bookings; the rest read page and status.
 func Rehearsal() (done Work, measured CPU) {
-	return Work{BusyHolds: 20_700, Holds: 31_200, Paid: 20_700, Lapsed: 10_500, Refusals: 70_000, Looks: 80_000, Reads: 420_000},
-		CPU{API: 132, Redis: 28, Replica: 7, Worker: 13}
+	return Work{BusyHolds: 20_700, Holds: 31_100, Paid: 20_700, Lapsed: 10_400, Refusals: 50_000, Looks: 80_000, Reads: 420_000},
+		CPU{API: 122, Redis: 26, Replica: 7, Worker: 12}
 }
 
 // BusiestMinute is the share of its one core that Redis works in the busiest minute of
