@@ -121,6 +121,7 @@ func TestCase29_WorkerKilledEveryTwoSeconds(t *testing.T) {
 	for i := range lives {
 		before, _ := left()
 		p := testenv.StartProgram(t, "worker", []string{dir}, nil)
+		p.Lines(t, 1)
 		over := time.After(life)
 		testenv.Eventually(t, func() error {
 			// All may be done before its turn comes, on a machine that starts programs slowly.

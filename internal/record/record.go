@@ -98,6 +98,8 @@ type Worker struct {
 	deps    Deps
 	metrics metrics
 	outage  outage
+	tidying chan struct{}  // one a batch that is done and not yet deleted
+	tidiers sync.WaitGroup // who delete them
 }
 
 // New makes a worker and registers its metrics. It starts nothing.
@@ -116,7 +118,7 @@ func New(d Deps) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	return &Worker{deps: d, metrics: m, outage: outage{prober: make(chan struct{}, 1)}}, nil
+	return &Worker{deps: d, metrics: m, outage: outage{prober: make(chan struct{}, 1)}, tidying: make(chan struct{}, 2*d.Pollers)}, nil
 }
 
 // Run works until ctx ends. Then it stops receiving, finishes and deletes what
@@ -141,6 +143,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { w.watch(ctx) })
 	wg.Wait()
+	w.tidiers.Wait()
 	return nil
 }
 
@@ -167,6 +170,9 @@ func (w *Worker) poll(ctx, work context.Context) {
 // returns how many messages it has done. Dead letters do not count as in the
 // queue. The error is the context's when that ends first, or the queue's.
 func (w *Worker) Drain(ctx context.Context) (int, error) {
+	defer w.tidiers.Wait()
+	ctx, cancel := context.WithCancel(ctx) // what is still to be deleted does not outlast it for long
+	defer cancel()
 	done := 0
 	for {
 		if err := w.outage.wait(ctx); err != nil {
@@ -214,19 +220,14 @@ func (w *Worker) handle(stop, work context.Context, ds []booking.Delivery) int {
 	wg.Wait()
 	release()
 
-	// Past this point the work is done, and only telling the queue is left, which is worth
-	// trying until the messages come again by themselves.
-	telling, cancel := context.WithTimeout(context.WithoutCancel(work), w.deps.Visibility)
+	// Past this point the work is done, and only telling the queue is left.
+	telling, cancel := context.WithTimeout(context.WithoutCancel(work), settleTimeout)
 	defer cancel()
-	defer context.AfterFunc(stop, func() {
-		sleep(telling, settleTimeout)
-		cancel()
-	})()
 	var done []string
 	for _, r := range results {
 		done = append(done, r.done...)
 	}
-	w.remove(telling, done)
+	undeleted := w.remove(telling, done)
 	for _, r := range results {
 		for _, receipt := range r.left {
 			if err := w.deps.Queue.Delay(telling, receipt, r.after); err != nil { // it comes back by itself, later
@@ -234,6 +235,7 @@ func (w *Worker) handle(stop, work context.Context, ds []booking.Delivery) int {
 			}
 		}
 	}
+	w.removeLater(stop, undeleted)
 	return len(done)
 }
 
@@ -436,30 +438,60 @@ func existing(state booking.RecordState) string {
 	}
 }
 
-// remove deletes messages that are done. While the queue does not answer it goes on until
-// ctx ends; what the queue refuses to delete it tries a few times. What stays is delivered
-// again and found done.
-func (w *Worker) remove(ctx context.Context, receipts []string) {
+// remove deletes messages that are done, tries again what the queue did not delete, and
+// returns what stays.
+func (w *Worker) remove(ctx context.Context, receipts []string) []string {
 	var err error
-	for tries, refused := 1, 0; len(receipts) > 0; tries++ {
+	for tries := 1; len(receipts) > 0; tries++ {
 		var failed []string
-		failed, err = w.delete(ctx, receipts)
+		failed, err = w.deps.Queue.Delete(ctx, receipts)
 		if err == nil {
-			receipts, refused = failed, refused+1
+			receipts = failed
 		}
-		if refused == 3 || len(receipts) > 0 && !sleep(ctx, backoff(tries)) {
+		if tries == 3 || ctx.Err() != nil {
 			break
+		}
+		if len(receipts) > 0 {
+			sleep(ctx, backoff(tries))
 		}
 	}
 	if len(receipts) > 0 {
-		w.deps.Log.WarnContext(ctx, "delete bookings from the queue: some will come again", "left", len(receipts), "error", err)
+		w.deps.Log.WarnContext(ctx, "delete bookings from the queue: some may come again", "left", len(receipts), "error", err)
 	}
+	return receipts
 }
 
-func (w *Worker) delete(ctx context.Context, receipts []string) (failed []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	return w.deps.Queue.Delete(ctx, receipts)
+// removeLater goes on deleting beside the work, until the messages come again by
+// themselves, or stop has ended and settleTimeout after it: an outage of the queue shorter
+// than they are hidden then costs no second delivery, which would keep their groups
+// waiting for it. What stays is delivered again and found done. Of more than an outage
+// leaves in hand nothing is tried: then it is the deleting that does not work.
+func (w *Worker) removeLater(stop context.Context, receipts []string) {
+	if len(receipts) == 0 || stop.Err() != nil {
+		return
+	}
+	select {
+	case w.tidying <- struct{}{}:
+	default:
+		return
+	}
+	w.tidiers.Go(func() {
+		defer func() { <-w.tidying }()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), w.deps.Visibility)
+		defer cancel()
+		defer context.AfterFunc(stop, func() {
+			sleep(ctx, settleTimeout)
+			cancel()
+		})()
+		for tries := 3; len(receipts) > 0 && sleep(ctx, backoff(tries)); tries++ {
+			once, done := context.WithTimeout(ctx, settleTimeout)
+			failed, err := w.deps.Queue.Delete(once, receipts)
+			done()
+			if err == nil {
+				receipts = failed
+			}
+		}
+	})
 }
 
 // keep hides the messages in hand for as long as they are worked on. The
