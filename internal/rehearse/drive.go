@@ -401,7 +401,11 @@ func (p evenly) Pace(elapsed time.Duration, hits uint64) (time.Duration, bool) {
 // attack sends the even stream of bookings: each vegeta hit is the next slot's.
 func (d *drive) attack(ctx context.Context) {
 	attacker := vegeta.NewAttacker(
-		vegeta.Client(&http.Client{Transport: &door{drive: d, ctx: ctx}}),
+		vegeta.Client(&http.Client{
+			Transport: &door{drive: d, ctx: ctx},
+			// Nobody's booking is sent again because an answer leads elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}),
 		vegeta.Workers(uint64(min(64, d.hands.most))), vegeta.MaxWorkers(uint64(d.hands.most)),
 	)
 	defer context.AfterFunc(ctx, func() { attacker.Stop() })()

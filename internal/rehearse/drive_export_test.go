@@ -182,12 +182,16 @@ func (p *Pretended) Money(ctx context.Context, epoch string) (unaccounted []stri
 }
 
 // Faulty counts the faults that lasted, of a crowd that leaves after so long.
-func (p *Pretended) Faulty(ctx context.Context, stays time.Duration, faults ...Fault) (int, error) {
+// held is how long the queue was kept from being emptied.
+func (p *Pretended) Faulty(ctx context.Context, stays time.Duration, faults ...Fault) (broken int, held time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stays)
 	defer cancel()
 	d := &drill{Options: Options{Faults: faults, Log: io.Discard}, on: p, began: time.Now()}
-	err := d.breakThings(ctx, time.Now(), NewMeasure(time.Now()))
-	return d.broken, err
+	err = d.breakThings(ctx, time.Now(), NewMeasure(time.Now()))
+	for _, s := range d.stopped {
+		held += s.to.Sub(s.from)
+	}
+	return d.broken, held, err
 }
 
 // Watch samples for so long, of a sale of that cap, and tells the worst.

@@ -274,10 +274,14 @@ func TestFaults_OneThatIsCutShortDoesNotCount(t *testing.T) {
 		for _, c := range []struct {
 			stays time.Duration
 			want  int
-		}{{time.Millisecond, 0}, {29 * time.Second, 0}, {31 * time.Second, 1}, {36 * time.Second, 1}, {38 * time.Second, 2}} {
-			got, err := new(rehearse.Pretended).Faulty(t.Context(), c.stays, rehearse.FaultQueue, rehearse.FaultWorker)
-			if err != nil || got != c.want {
-				t.Errorf("a crowd that stays for %s: got %d faults, %v, want %d", c.stays, got, err, c.want)
+			held  time.Duration // away, of the queue and the worker
+		}{
+			{time.Millisecond, 0, time.Millisecond}, {29 * time.Second, 0, 29 * time.Second}, {31 * time.Second, 1, 30 * time.Second},
+			{36 * time.Second, 1, 31 * time.Second}, {38 * time.Second, 2, 32 * time.Second},
+		} {
+			got, held, err := new(rehearse.Pretended).Faulty(t.Context(), c.stays, rehearse.FaultQueue, rehearse.FaultWorker)
+			if err != nil || got != c.want || held != c.held {
+				t.Errorf("a crowd that stays for %s: got %d faults for %s, %v, want %d for %s", c.stays, got, held, err, c.want, c.held)
 			}
 		}
 	})

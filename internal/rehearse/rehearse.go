@@ -356,7 +356,7 @@ func (d *drill) judged(s Sample) {
 	if s.ageSeen {
 		d.most.queueLooks++
 		d.most.queueAge = max(d.most.queueAge, s.QueueAge)
-		d.most.queueOwn = max(d.most.queueOwn, ownAge(s.QueueAge, time.Now(), d.stopped))
+		d.most.queueOwn = max(d.most.queueOwn, ownAge(s.QueueAge, s.aged, d.stopped))
 	}
 }
 
@@ -403,12 +403,17 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time, m *Measure) e
 		}
 		// Healed also when the rehearsal is over: what follows needs it whole.
 		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		if f == FaultWorker {
+			d.back(f, m) // how long it takes to start is its own time
+		}
 		err = heal(whole)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("heal %s: %w", f, err)
 		}
-		d.back(f, m)
+		if f != FaultWorker {
+			d.back(f, m)
+		}
 		d.mark(string(f) + " is whole again")
 		at = time.Now().Add(faultGap)
 	}

@@ -124,5 +124,6 @@ type Sample struct {
 	RedisMemory int64              `json:"redis_memory"`
 
 	ageSeen bool      // QueueAge was read
+	aged    time.Time // when it was
 	counted time.Time // when the count of Phases began
 }

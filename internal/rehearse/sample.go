@@ -67,6 +67,7 @@ func (s *sampling) sample(ctx context.Context, processes func(context.Context, *
 	queue, err := s.operator.Ops.Queue.Stats(ctx)
 	if err == nil {
 		out.QueueAge, out.QueueDepth, out.ageSeen = queue.OldestAge.Seconds(), queue.Waiting+queue.InFlight, !s.ageless
+		out.aged = time.Now()
 	}
 	errs = append(errs, err, processes(ctx, &out))
 	if err := errors.Join(errs...); err != nil {

@@ -288,8 +288,9 @@ func (w *world) interrupted(t *testing.T, o rehearse.Options) {
 	if f := w.status(t); !f.Open {
 		t.Error("booking after an interruption: got closed, want it as it was")
 	}
-	// The seats that were taken lapse meanwhile, which is nobody's change.
-	testenv.Eventually(t, func() error {
+	// The seats that were taken lapse meanwhile, which is nobody's change. One whose record
+	// was not known to be queued in time is looked at after a minute.
+	testenv.EventuallyWithin(t, 2*time.Minute, func() error {
 		s, err := w.Sample(t.Context())
 		for phase, n := range s.Phases {
 			if phase != string(booking.PhasePaid) {

@@ -35,6 +35,7 @@ type wire struct {
 // line is a connection.
 type line struct {
 	net.Conn
+	tcp  net.Conn // below it
 	in   *bufio.Reader
 	out  []byte // a request's bytes, kept for the next
 	used time.Time
@@ -44,7 +45,10 @@ type line struct {
 // we are about to use.
 const lineIdle = 15 * time.Second
 
-var errAnswerTooLong = errors.New("answer is longer than anything that is read here")
+var (
+	errAnswerTooLong = errors.New("answer is longer than anything that is read here")
+	errInterim       = errors.New("interim answer that was not asked for")
+)
 
 // newWire is of the server at base, with so many connections at most.
 func newWire(base *url.URL, most int, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *wire {
@@ -90,16 +94,16 @@ func (w *wire) do(ctx context.Context, q question, within time.Duration, buf *[]
 		return reply{}
 	}
 	defer func() { <-w.slots }()
-	if l := w.take(); l != nil {
+	for l := w.take(); l != nil; l = w.take() {
+		if q.method != http.MethodGet && !quiet(l.tcp) {
+			l.Close() // the server has left it while nobody used it
+			continue
+		}
 		r, begun, err := w.ask(ctx, l, q, buf)
-		if err == nil || begun || ctx.Err() != nil {
+		if err == nil || begun || ctx.Err() != nil || q.method != http.MethodGet {
 			return r
 		}
-		// What broke unused has broken for all that are kept: a server that has gone.
-		w.forget()
-		if q.method != http.MethodGet {
-			return r
-		}
+		break
 	}
 	l, err := w.open(ctx)
 	if err != nil {
@@ -133,11 +137,14 @@ func (w *wire) ask(ctx context.Context, l *line, q question, buf *[]byte) (_ rep
 	if err != nil {
 		return reply{}, true, err
 	}
+	if resp.StatusCode < http.StatusOK { // nothing here asks for one; the answer would be the next one's
+		return reply{}, true, errInterim
+	}
 	body, err := readAll(resp.Body, *buf)
 	if err != nil {
 		return reply{}, true, err
 	}
-	*buf, keep = body, !resp.Close
+	*buf, keep = body, !resp.Close && l.in.Buffered() == 0
 	return reply{status: resp.StatusCode, header: resp.Header, body: body}, true, nil
 }
 
@@ -181,6 +188,7 @@ func (w *wire) open(ctx context.Context) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
+	tcp := conn
 	if w.tls != nil {
 		secure := tls.Client(conn, w.tls)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -189,7 +197,7 @@ func (w *wire) open(ctx context.Context) (*line, error) {
 		}
 		conn = secure
 	}
-	return &line{Conn: conn, in: bufio.NewReader(conn)}, nil
+	return &line{Conn: conn, tcp: tcp, in: bufio.NewReader(conn)}, nil
 }
 
 // take is the connection that was used last, unless it has been idle for too long; so
@@ -219,13 +227,6 @@ func (w *wire) keep(l *line) {
 		return
 	}
 	w.idle = append(w.idle, l)
-}
-
-// forget closes what is kept.
-func (w *wire) forget() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drop()
 }
 
 // drop closes what is kept; the lock is held.

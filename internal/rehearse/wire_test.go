@@ -145,7 +145,7 @@ func TestWire_WaitsNoLongerThanItMay(t *testing.T) {
 
 // A booking whose connection breaks is not sent a second time behind the crowd's back; the
 // next one has a connection that works.
-func TestWire_PostsOnceAndForgetsWhatBroke(t *testing.T) {
+func TestWire_PostsOnceAndOverNothingThatIsGone(t *testing.T) {
 	t.Parallel()
 	var heard atomic.Int64
 	came, goOn := make(chan struct{}), make(chan struct{})
@@ -161,6 +161,8 @@ func TestWire_PostsOnceAndForgetsWhatBroke(t *testing.T) {
 		case "/cut":
 			heard.Add(1)
 			panic(http.ErrAbortHandler)
+		case "/early":
+			w.WriteHeader(http.StatusEarlyHints)
 		}
 		fmt.Fprintf(w, "%s %s %d", r.Method, body, r.ContentLength)
 	})
@@ -189,11 +191,15 @@ func TestWire_PostsOnceAndForgetsWhatBroke(t *testing.T) {
 	}
 	close(goOn)
 	posts.Wait()
+	before := made.Load()
 	s.CloseClientConnections() // three that are kept
-	if status, _ := w.Post(t.Context(), "/a", "x", 10*time.Second); status != 0 {
-		t.Errorf("on a connection that is gone: got %d, want none", status)
+	if status, _ := w.Post(t.Context(), "/a", "x", 10*time.Second); status != 200 || made.Load() != before+1 {
+		t.Errorf("after the server has closed what was kept: got %d over %d new connections, want 200 over one", status, made.Load()-before)
 	}
-	if status, _ := w.Post(t.Context(), "/a", "x", 10*time.Second); status != 200 {
-		t.Errorf("after one that was gone: got %d, want 200: the others are gone too", status)
+	if status, _ := w.Post(t.Context(), "/early", "x", 10*time.Second); status != 0 {
+		t.Errorf("an interim answer: got %d, want none", status)
+	}
+	if status, body := w.Post(t.Context(), "/a", "y", 10*time.Second); status != 200 || body != "POST y 1" {
+		t.Errorf("after an interim answer: got %d %q, want this one's own", status, body)
 	}
 }
