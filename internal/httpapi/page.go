@@ -176,8 +176,10 @@ const (
 	readWithin = 5 * time.Second
 	// readGap is the least time between the beginnings of two reads.
 	readGap = 20 * time.Millisecond
-	// letGo is how many hear of a read before others have their turn of the processor.
-	letGo = 4
+	// letGo is how many hear of a read before others have their turn of the processor; more
+	// when there are so many that it would be their turn more than yieldsMost times.
+	letGo      = 4
+	yieldsMost = 16
 )
 
 func (n *newest) read(ctx context.Context, key string) ([]byte, string, error) {
@@ -219,17 +221,18 @@ func (n *newest) run(key string) {
 		n.next, n.began = nil, time.Now()
 		n.mu.Unlock()
 		r.read(n.get, key)
-		r.tell()
+		go r.tell() // the next read waits for nobody
 	}
 }
 
-// tell lets those go who wait, a few at a time: of hundreds at once each would stand
-// before a booking at each of its steps when no processor is to spare. Whoever yields comes
-// after all that can run.
+// tell lets those go who wait, a part of them at a time: of hundreds at once each would
+// stand before a booking at each of its steps when no processor is to spare. Whoever yields
+// comes after all that can run.
 func (r *reading) tell() {
+	atOnce := max(letGo, len(r.waiting)/yieldsMost)
 	for i, done := range r.waiting {
 		close(done)
-		if i%letGo == letGo-1 {
+		if i%atOnce == atOnce-1 {
 			runtime.Gosched()
 		}
 	}
