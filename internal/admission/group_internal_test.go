@@ -78,9 +78,16 @@ func TestTake_TakesAlongAllOnceSomebodyHasWaitedForLong(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		q.mu.Lock()
 		for _, j := range q.waiting {
 			j.joined = time.Now().Add(-since)
 		}
+		q.mu.Unlock()
+		defer func() { // and no tick after the next
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.waiting, q.atWork = nil, nil
+		}()
 		return len(q.take())
 	}
 	if n := taken(-time.Hour); n != runMost {

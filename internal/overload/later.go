@@ -19,7 +19,7 @@ const (
 )
 
 // Later runs work that can wait, in its order: at once while there are processors to
-// spare, and else when there are or after 40 s. What has not begun when Run ends is begun
+// spare, and else when there are or after 40 s, a few at a time. What has not begun when Run ends is begun
 // then, and counted among what a drain waits for; before Run and after it, everything is
 // begun at once. Safe for concurrent use.
 type Later struct {

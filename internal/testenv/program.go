@@ -232,9 +232,15 @@ func FreeAddr(t testing.TB) string {
 // half a minute. It is for what another process does in its own time.
 func Eventually(t testing.TB, ask func() error) {
 	t.Helper()
+	EventuallyWithin(t, startWithin, ask)
+}
+
+// EventuallyWithin is Eventually for what takes longer by its nature.
+func EventuallyWithin(t testing.TB, within time.Duration, ask func() error) {
+	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	end := time.After(startWithin)
+	end := time.After(within)
 	for {
 		err := ask()
 		if err == nil {
@@ -243,7 +249,7 @@ func Eventually(t testing.TB, ask func() error) {
 		select {
 		case <-tick.C:
 		case <-end:
-			t.Fatalf("still not so after %s: %v", startWithin, err)
+			t.Fatalf("still not so after %s: %v", within, err)
 		}
 	}
 }
