@@ -70,6 +70,14 @@ func OwnAge(age float64, stopped ...[2]float64) float64 {
 	return ownAge(age, now, spans)
 }
 
+// OwnAgeKilled is ownAge where a worker was killed so many seconds before now and was back
+// two later.
+func OwnAgeKilled(age, killed float64) float64 {
+	now := time.Now()
+	from := now.Add(-time.Duration(killed * float64(time.Second)))
+	return ownAge(age, now, []span{{from: from, to: from.Add(2 * time.Second), hides: inHand}})
+}
+
 // JudgeQueue is the queue's rule over the oldest message that was seen, whole and without
 // what the rehearsal did to it.
 func JudgeQueue(age, own float64, m *Measure) Rule {

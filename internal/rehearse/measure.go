@@ -67,7 +67,10 @@ type Told struct{ PaymentID, Code, Level string }
 // out.
 type Twice struct{ Code, First, Second string } // by payment id
 
-type span struct{ from, to time.Time } // to is zero while it lasts
+type span struct {
+	from, to time.Time     // to is zero while it lasts
+	hides    time.Duration // since from, what was there before to, if longer
+}
 
 // NewMeasure starts from nothing; seconds count from began.
 func NewMeasure(began time.Time) *Measure {

@@ -324,6 +324,15 @@ func TestQueue_IsJudgedWithoutTheTimeThatItWasHeldBack(t *testing.T) {
 			t.Errorf("%s: got %.2f s, want %.2f s", name, got, c.want)
 		}
 	}
+	for name, c := range map[string]struct{ age, killed, want float64 }{
+		"in hand at the kill":                  {51, 50, 1},
+		"in hand, and not taken when it could": {71, 70, 11},
+		"sent after the worker was back":       {40, 50, 40},
+	} {
+		if got := rehearse.OwnAgeKilled(c.age, c.killed); math.Abs(got-c.want) > 0.01 {
+			t.Errorf("%s: got %.2f s, want %.2f s", name, got, c.want)
+		}
+	}
 	m := rehearse.NewMeasure(time.Now())
 	if r := rehearse.JudgeQueue(31, 1, m); !r.Holds || !strings.Contains(r.Figure, "31.0 s with") {
 		t.Errorf("held back for 30 s of 31: got %+v, want it to hold and to say both", r)

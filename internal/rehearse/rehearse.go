@@ -360,12 +360,19 @@ func (d *drill) judged(s Sample) {
 	}
 }
 
+// inHand is how long a message that a killed worker had in hand stays hidden: the queue's
+// visibility time-out, after which another worker is given it.
+const inHand = time.Minute
+
 // ownAge is the age of what lies in the queue now, in seconds, without the part of it in
 // which nothing could be taken from there.
 func ownAge(age float64, now time.Time, stopped []span) float64 {
 	sent := now.Add(-time.Duration(age * float64(time.Second)))
 	for _, s := range stopped {
 		from, to := s.from, s.to
+		if s.hides > 0 && sent.Before(to) {
+			to = from.Add(s.hides)
+		}
 		if to.IsZero() || to.After(now) {
 			to = now
 		}
@@ -428,7 +435,11 @@ func (d *drill) away(f Fault, m *Measure) {
 	case FaultQueue, FaultWorker:
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.stopped = append(d.stopped, span{from: time.Now()})
+		s := span{from: time.Now()}
+		if f == FaultWorker {
+			s.hides = inHand
+		}
+		d.stopped = append(d.stopped, s)
 	}
 }
 
