@@ -8,8 +8,8 @@ import (
 
 const (
 	// mostWait is how long a piece of work waits for a calmer moment: longer than the worst
-	// of a rush, and short enough that it is done before the minute is over after which the
-	// reconciler looks whether it was.
+	// of a rush, and short enough that, but for a long queue, it is done before the minute is over
+	// after which the reconciler looks whether it was.
 	mostWait = 40 * time.Second
 	// lookAgain is from one look for a calmer moment to the next.
 	lookAgain = 250 * time.Millisecond
@@ -19,9 +19,9 @@ const (
 )
 
 // Later runs work that can wait, in its order: at once while there are processors to
-// spare, and else when there are or after 40 s, a few at a time. What has not begun when Run ends is begun
-// then, and counted among what a drain waits for; before Run and after it, everything is
-// begun at once. Safe for concurrent use.
+// spare, and else when there are or after 40 s, a few at a time. What has not begun when
+// Run ends is begun then, and counted among what a drain waits for; before Run and after
+// it, everything is begun at once. Safe for concurrent use.
 type Later struct {
 	busy func() bool
 	run  func(fn func()) bool

@@ -319,6 +319,8 @@ func TestQueue_IsJudgedWithoutTheTimeThatItWasHeldBack(t *testing.T) {
 		"it lasts, and it was sent in":  {20, [][2]float64{{35, lasts}}, 0},
 		"it lasts, and was sent before": {37, [][2]float64{{35, lasts}}, 2},
 		"two of them":                   {40, [][2]float64{{35, 25}, {20, 5}}, 15},
+		"two at the same time":          {40, [][2]float64{{35, 15}, {20, 5}}, 10},
+		"one within another":            {40, [][2]float64{{35, 5}, {20, 10}}, 10},
 	} {
 		if got := rehearse.OwnAge(c.age, c.stopped...); math.Abs(got-c.want) > 0.01 {
 			t.Errorf("%s: got %.2f s, want %.2f s", name, got, c.want)

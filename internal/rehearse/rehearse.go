@@ -365,9 +365,10 @@ func (d *drill) judged(s Sample) {
 const inHand = time.Minute
 
 // ownAge is the age of what lies in the queue now, in seconds, without the part of it in
-// which nothing could be taken from there.
+// which nothing could be taken from there; the spans are in the order of their beginnings.
 func ownAge(age float64, now time.Time, stopped []span) float64 {
 	sent := now.Add(-time.Duration(age * float64(time.Second)))
+	counted := sent
 	for _, s := range stopped {
 		from, to := s.from, s.to
 		if s.hides > 0 && sent.Before(to) {
@@ -376,11 +377,12 @@ func ownAge(age float64, now time.Time, stopped []span) float64 {
 		if to.IsZero() || to.After(now) {
 			to = now
 		}
-		if from.Before(sent) {
-			from = sent
+		if from.Before(counted) {
+			from = counted // no moment is taken off twice
 		}
 		if still := to.Sub(from); still > 0 {
 			age -= still.Seconds()
+			counted = to
 		}
 	}
 	return max(0, age)
@@ -398,7 +400,7 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time, m *Measure) e
 			return nil
 		}
 		d.mark(string(f) + " breaks")
-		d.away(f, m)
+		back := d.away(f, m)
 		heal, err := d.on.Break(ctx, f)
 		if err != nil {
 			return fmt.Errorf("break %s: %w", f, err)
@@ -411,7 +413,7 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time, m *Measure) e
 		// Healed also when the rehearsal is over: what follows needs it whole.
 		whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		if f == FaultWorker {
-			d.back(f, m) // how long it takes to start is its own time
+			back() // how long it takes to start is its own time
 		}
 		err = heal(whole)
 		cancel()
@@ -419,7 +421,7 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time, m *Measure) e
 			return fmt.Errorf("heal %s: %w", f, err)
 		}
 		if f != FaultWorker {
-			d.back(f, m)
+			back()
 		}
 		d.mark(string(f) + " is whole again")
 		at = time.Now().Add(faultGap)
@@ -427,31 +429,28 @@ func (d *drill) breakThings(ctx context.Context, opened time.Time, m *Measure) e
 	return nil
 }
 
-// away and back say when a fault begins and ends, for what is excused by it.
-func (d *drill) away(f Fault, m *Measure) {
+// away says that a fault begins, for what is excused by it, and back that it has ended.
+func (d *drill) away(f Fault, m *Measure) (back func()) {
 	switch f {
 	case FaultAPI:
 		m.away(time.Now())
+		return func() { m.back(time.Now()) }
 	case FaultQueue, FaultWorker:
-		d.mu.Lock()
-		defer d.mu.Unlock()
 		s := span{from: time.Now()}
 		if f == FaultWorker {
 			s.hides = inHand
 		}
-		d.stopped = append(d.stopped, s)
-	}
-}
-
-func (d *drill) back(f Fault, m *Measure) {
-	switch f {
-	case FaultAPI:
-		m.back(time.Now())
-	case FaultQueue, FaultWorker:
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.stopped[len(d.stopped)-1].to = time.Now()
+		i := len(d.stopped)
+		d.stopped = append(d.stopped, s)
+		return func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.stopped[i].to = time.Now()
+		}
 	}
+	return func() {}
 }
 
 // calm ends the rush at the gateway too.
